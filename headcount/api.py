@@ -1,0 +1,275 @@
+"""The same things from Python as from the command line: sweep, fit, check, draw, export, reproduce."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headcount import figures
+from headcount.config import BadInput, choose
+from headcount.experiments import TOLERANCE, Report, Store, Sweep, Trial, load_preset, run
+from headcount.experiments.sweep import theorem_setting
+from headcount.theory.claims import LEDGER, Claim, Evidence, Finding
+from headcount.theory.fits import Fit, fit_ceiling_law
+from headcount.theory.thresholds import thresholds
+
+Progress = Callable[[int, int, str], None]
+
+SIZE_OF = {"polynomial": "task.k", "cpm3": "task.tokens"}
+"""The field a task's head law is over."""
+
+
+def _silent(done: int, total: int, label: str) -> None:
+    pass
+
+
+class Results:
+    """A results folder: its rows, and everything computed from them."""
+
+    def __init__(self, folder: str | Path = "results", tolerance: float = TOLERANCE) -> None:
+        """Open an existing results folder.
+
+        Raises:
+            BadInput: if it holds no store.
+        """
+        self.folder, self.tolerance = Path(folder), tolerance
+        self.store = Store(folder, create=False)
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """One row a trial, see `Store.rows`."""
+        return self.store.rows()
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What claims and figures read."""
+        trials = self._trials
+        return Evidence(self.rows, lambda key: trials[key].task, lambda key: trials[key].model, self.tolerance)
+
+    @cached_property
+    def _trials(self) -> Mapping[str, Trial]:
+        return self.store.trials()
+
+    def thresholds(self) -> pd.DataFrame:
+        """Fewest heads that solve each problem, see `theory.thresholds.thresholds`."""
+        return thresholds(self.rows, self.tolerance)
+
+    def fit(self, task: str, attention: str) -> Fit:
+        """The power law of heads against k (polynomial) or N_max (cpm3).
+
+        Raises:
+            BadInput: on an unknown task.
+            FitRefused: if the rows cannot carry a fit.
+        """
+        size = SIZE_OF[choose(task, SIZE_OF, "task")]
+        rows = self.evidence.where(task__name=task, model__attention=attention)
+        table = thresholds(rows, self.tolerance)
+        if table.empty:
+            raise BadInput(f"no finished row of {attention} on {task} in '{self.folder}'")
+        table = table.sort_values(size)
+        return fit_ceiling_law(
+            table[size].tolist(), table["failing"].tolist(), table["heads"].fillna(math.inf).tolist()
+        )
+
+    def check(self, ids: Sequence[str] = (), trained: bool = True, exact: bool = True) -> list[tuple[Claim, Finding]]:
+        """Compute the verdicts of claims (all, or those named) and store them.
+
+        Args:
+            trained, exact: whether to include claims that read stored rows, and those that do not.
+
+        Raises:
+            BadInput: on an unknown claim.
+        """
+        chosen = [LEDGER[choose(key, LEDGER, "claim")] for key in ids] if ids else list(LEDGER.values())
+        chosen = [claim for claim in chosen if (trained if claim.sweeps else exact)]
+        found = [(claim, claim.finding(self.evidence)) for claim in chosen]
+        self.store.save_verdicts(
+            {
+                "claim": claim.id,
+                "verdict": str(finding.verdict),
+                "predicted": finding.predicted,
+                "measured": finding.measured,
+                "details": plain(finding.details),
+            }
+            for claim, finding in found
+        )
+        return found
+
+    def draw(self, *names: str) -> tuple[list[Path], list[str]]:
+        """Draw figures (all if none is named) under figures/ in the results folder.
+
+        Returns:
+            Files written, and names of figures that have no rows yet.
+        """
+        return figures.draw(list(names), self.evidence, self.folder / "figures")
+
+    def export(self, kind: str, target: Path) -> int:
+        """Write all rows to a Parquet or CSV file; returns how many.
+
+        Raises:
+            BadInput: on an unknown format or a path that cannot be written.
+        """
+        choose(kind, ("csv", "parquet"), "format")
+        temporary = target.with_name(target.name + ".part")
+        try:
+            if kind == "csv":
+                self.rows.to_csv(temporary, index=False)
+            else:
+                self.rows.to_parquet(temporary, index=False)
+            temporary.replace(target)
+        except OSError as error:
+            raise BadInput(f"'{target}' cannot be written: {error.strerror or error}") from None
+        return len(self.rows)
+
+
+def plain(value: Any) -> Any:
+    """JSON-ready copy: numpy scalars and tuples become Python's, NaN and infinities become None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def sweep(
+    task: str,
+    *,
+    results: str | Path = "results",
+    device: str = "auto",
+    workers: int | None = 1,
+    tolerance: float = TOLERANCE,
+    on_progress: Progress = _silent,
+    name: str | None = None,
+    seeds: int = 3,
+    attention: Sequence[str] = ("mha", "iha"),
+    heads: Sequence[int] | str = "auto",
+    **fields: Any,
+) -> Results:
+    """Train a grid of models on a task, in the setting of the paper's theorem unless told otherwise.
+
+    Args:
+        task: name of a task.
+        workers: processes to train in; None for one a core. More than one needs the calling script
+            to be importable (`if __name__ == "__main__":`), as Python's multiprocessing does.
+        seeds: trials at each point of the grid, numbered from 0.
+        attention, heads: mechanisms and head counts; "auto" looks around the predicted threshold.
+        fields: task fields by name (k=[1, 4, 9]) and others by dotted name with two underscores
+            (model__query_width=8, training__steps=[500, 1000]); a list is an axis of the grid.
+
+    Raises:
+        BadInput: on anything that does not fit.
+    """
+    grid: dict[str, Any] = {}
+    for key, value in fields.items():
+        grid[key.replace("__", ".") if "__" in key else f"task.{key}"] = value
+    made = theorem_sweep(task, {**grid, "model.attention": list(attention)}, heads, seeds, tolerance, name)
+    run_sweeps([made], results, device, workers, on_progress)
+    return Results(results, tolerance)
+
+
+def theorem_sweep(
+    task: str, grid: Mapping[str, Any], heads: Sequence[int] | str, seeds: int, tolerance: float, name: str | None
+) -> Sweep:  # fmt: skip
+    """A sweep of `task` in the setting of the theorem, with the fields of `grid` changed or swept."""
+    if seeds < 1:
+        raise BadInput(f"seeds = {seeds}: at least 1 is needed")
+    axes = {key: list(value) if isinstance(value, (list, tuple, range)) else [value] for key, value in grid.items()}
+    axes["model.heads"] = [heads] if isinstance(heads, str) else list(heads)
+    axes["seed"] = list(range(seeds))
+    return Sweep.parse(
+        {
+            "name": name or task,
+            "task": {"name": task},
+            "model": theorem_setting(task),
+            "grid": axes,
+            "tolerance": tolerance,
+        }
+    )
+
+
+def run_sweeps(
+    sweeps: Sequence[Sweep], results: str | Path, device: str = "auto", workers: int | None = None,
+    on_progress: Progress = _silent,
+) -> Report:  # fmt: skip
+    """Plan all trials of several sweeps, then run what is missing. Calling again resumes."""
+    planned: list[tuple[Sweep, list[Trial]]] = [(made, made.trials()) for made in sweeps]
+    store = Store(results)
+    for made, trials in planned:
+        store.plan(trials, made.name)
+    everything = {trial.id: trial for _, trials in planned for trial in trials}
+    return run(list(everything.values()), store, device, workers, on_progress)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What `reproduce` found: how the training went, every verdict, and the files drawn."""
+
+    report: Report
+    findings: list[tuple[Claim, Finding]]
+    figures: list[Path]
+    summary: Path
+    seconds: float
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether a law that this project states was contradicted."""
+        return any(finding.contradicted for _, finding in self.findings)
+
+
+def reproduce(
+    preset: str = "quick", results: str | Path = "results", device: str = "auto", workers: int | None = None,
+    on_progress: Progress = _silent,
+) -> Reproduction:  # fmt: skip
+    """Exact checks, the preset's sweeps, fits, verdicts and figures; writes summary.md."""
+    started = time.perf_counter()
+    report = run_sweeps(load_preset(preset), results, device, workers, on_progress)
+    found = Results(results)
+    findings = found.check()
+    drawn, _ = found.draw()
+    seconds = time.perf_counter() - started
+    summary = found.folder / "summary.md"
+    summary.write_text(_summary(preset, found, report, findings, drawn, seconds), encoding="utf-8")
+    return Reproduction(report, findings, drawn, summary, seconds)
+
+
+def _summary(
+    preset: str, found: Results, report: Report, findings: list[tuple[Claim, Finding]], drawn: list[Path], seconds: float
+) -> str:  # fmt: skip
+    lines = [
+        f"# headcount: preset {preset}",
+        "",
+        f"{report.asked} trials ({report.already} were there already, {report.nan} ended in NaN, {report.failed} failed); "
+        f"{seconds:.0f} s in all. Solved means a relative error of at most {found.tolerance:g}.",
+        "",
+        "| claim | verdict | predicted | measured |",
+        "|---|---|---|---|",
+    ]
+    for claim, finding in findings:
+        cells = (claim.id, str(finding.verdict), finding.predicted, finding.measured)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines += ["", "Figures:", ""]
+    lines += [f"- [{path.stem}](figures/{path.name})" for path in drawn if path.suffix == ".png"]
+    lines += ["", "Environment:", ""]
+    environments = found.rows["environment"].dropna().unique()
+    lines += [f"- `{text}`" for text in environments]
+    return "\n".join(lines) + "\n"
+
+
+def finding_json(claim: Claim, finding: Finding) -> dict[str, Any]:
+    """A finding as plain data, for machines."""
+    data = asdict(finding)
+    return plain({"claim": claim.id, "statement": claim.statement, "source": claim.source, **data})

@@ -1,0 +1,312 @@
+"""The front door: a few lines for each command, no logic."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from headcount import api
+from headcount.config import BadInput, choose
+from headcount.experiments import TOLERANCE, Report, Sweep, load_preset, preset_names
+from headcount.experiments.sweep import WINDOWS, set_field
+from headcount.tasks import TASKS
+from headcount.theory.claims import LEDGER, Claim, Finding
+
+app = typer.Typer(
+    help="How many heads, and how many parameters, does an attention mechanism need for a task?",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+)  # fmt: skip
+
+ResultsOption = Annotated[str, typer.Option("--results", help="Folder of the store, figures and summary.")]
+WorkersOption = Annotated[int | None, typer.Option("--workers", help="Processes; one a core if not given.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def _console() -> Console:
+    # Without a terminal rich assumes 80 columns and cuts; files and pipes take long lines.
+    return Console() if sys.stdout.isatty() else Console(width=160, soft_wrap=True)
+
+
+def main() -> None:
+    """Entry point: turns bad input into one sentence and exit code 2."""
+    try:
+        app()
+    except BadInput as error:
+        print(f"headcount: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("headcount: stopped; what was finished is stored, the same command resumes", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+
+
+def parse_values(text: str) -> list[Any]:
+    """Values of one axis: a comma list of numbers, words, and ranges from:to or from:to:step, ends included.
+
+    Raises:
+        BadInput: if a range is not one.
+    """
+    values: list[Any] = []
+    for part in text.split(","):
+        part = part.strip()
+        if ":" in part:
+            try:
+                first, last, *step = (int(number) for number in part.split(":"))
+                span = range(first, last + 1, *step)
+            except (TypeError, ValueError):
+                raise BadInput(f"'{part}' is not a range; write from:to or from:to:step") from None
+            if not span:
+                raise BadInput(f"range '{part}' is empty; it runs from the smaller to the larger number")
+            if len(span) > 10_000:
+                raise BadInput(f"range '{part}' has {len(span):,} values; at most 10,000 are allowed")
+            values.extend(span)
+        else:
+            values.append(_parse_value(part))
+    return values
+
+
+def parse_heads(text: str) -> list[int] | str:
+    """Head counts, or the name of a window around the predicted threshold.
+
+    Raises:
+        BadInput: if it is neither.
+    """
+    values = parse_values(text)
+    if all(isinstance(value, int) for value in values):
+        return values
+    return choose(text, WINDOWS, "choice of heads")
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[api.Progress]:
+    """A rich bar with the time left on a terminal; elsewhere a plain line every ten seconds."""
+    if not sys.stderr.isatty():
+        last = started = time.monotonic()
+
+        def lines(done: int, total: int, label: str) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= 10 or done == total:
+                last = now
+                left = (now - started) * (total - done) / max(done, 1)
+                print(f"{done / max(total, 1):5.0%}  {now - started:4.0f} s  {left:4.0f} s left  {label}", file=sys.stderr, flush=True)  # fmt: skip
+
+        yield lines
+        return
+    columns = (BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("")
+
+        def move(done: int, total: int, label: str) -> None:
+            progress.update(bar, completed=done, total=max(total, 1), description=label)
+
+        yield move
+
+
+def _say(report: Report) -> None:
+    text = f"{report.asked} trials: {report.already} already there, {report.ran} run in {report.seconds:.0f} s"
+    extras = ((report.nan, "ended in NaN"), (report.failed, "failed, see 'headcount runs --status failed'"), (report.elsewhere, "left to other processes"))  # fmt: skip
+    print(", ".join([text, *(f"{count} {words}" for count, words in extras if count)]))
+
+
+def _print_findings(findings: list[tuple[Claim, Finding]]) -> None:
+    table = Table("claim", "predicted", "measured", "verdict", show_lines=True)
+    colours = {"SUPPORTED": "green", "HOLDS": "green", "HOLDS WITH A CONDITION": "yellow", "REFUTED": "red"}
+    for claim, finding in findings:
+        colour = colours.get(str(finding.verdict), "default")
+        table.add_row(claim.id, finding.predicted, finding.measured, f"[{colour}]{finding.verdict}[/]")
+    _console().print(table)
+
+
+@app.command()
+def sweep(
+    task: Annotated[str | None, typer.Argument(help="polynomial or cpm3; or use --preset.")] = None,
+    k: Annotated[str | None, typer.Option(help="Terms of the polynomial: 1,4,9 or 1:25.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Sequence length N.")] = None,
+    operator: Annotated[str | None, typer.Option(help="cyclic, orthogonal, gaussian, karate, les-miserables, davis, florentine.")] = None,
+    graph: Annotated[str | None, typer.Option(help="Your own graph: edge list, .graphml, or .npy matrix.")] = None,
+    normalisation: Annotated[str | None, typer.Option(help="Of a graph: self-loops, plain, none.")] = None,
+    target: Annotated[str | None, typer.Option(help="Of cpm3: workspace or count.")] = None,
+    heads: Annotated[str, typer.Option(help="Head counts: 1:10, 2,4,8; or boundary or auto, around the predicted threshold.")] = "auto",
+    attention: Annotated[str, typer.Option(help="mha, iha, or both.")] = "mha,iha",
+    seeds: Annotated[int, typer.Option(help="Trials at each point.")] = 3,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Any field: training.steps=500, model.query_width=4,8.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Sweeps of a preset, or of a TOML file of that form.")] = None,
+    only: Annotated[str | None, typer.Option(help="With --preset: these sweeps, by name.")] = None,
+    tolerance: Annotated[float, typer.Option(help="Relative error that counts as solved.")] = TOLERANCE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+    results: ResultsOption = "results",
+    device: DeviceOption = "auto",
+    workers: WorkersOption = None,
+) -> None:  # fmt: skip
+    """Train a grid of models. Calling again resumes; finished trials are never repeated."""
+    axes: dict[str, Any] = {}
+    named = {"task.k": k, "task.tokens": tokens, "task.operator": operator, "task.normalisation": normalisation, "task.target": target}  # fmt: skip
+    axes.update({key: parse_values(text) for key, text in named.items() if text is not None})
+    if graph is not None:
+        axes |= {"task.operator": ["file"], "task.graph": [graph]}
+    for setting in settings or []:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise BadInput(f"--set takes key=value, as in training.steps=500; got '{setting}'")
+        set_field({"task": {}, "model": {}, "training": {}}, key.strip(), None)
+        axes[key.strip()] = parse_values(text)
+    sweeps = _chosen_sweeps(task, preset, only, axes, heads, attention, seeds, tolerance)
+    if dry_run:
+        for made in sweeps:
+            print(f"{made.name}: {len(made.trials())} trials  {made.about}")
+        return
+    with _progress() as progress:
+        report = api.run_sweeps(sweeps, results, device, workers, progress)
+    _say(report)
+    _note_order(sweeps)
+    print(f"next: headcount check --results {results}")
+
+
+def _chosen_sweeps(
+    task: str | None, preset: str | None, only: str | None, axes: dict[str, Any], heads: str, attention: str,
+    seeds: int, tolerance: float,
+) -> list[Sweep]:  # fmt: skip
+    if (task is None) == (preset is None):
+        raise BadInput(f"name a task ({', '.join(sorted(TASKS))}) or a --preset ({', '.join(preset_names())})")
+    if preset is None:
+        if only is not None:
+            raise BadInput("--only chooses sweeps of a --preset")
+        choose(task or "", TASKS, "task")
+        grid = {**axes, "model.attention": parse_values(attention)}
+        return [api.theorem_sweep(task or "", grid, parse_heads(heads), seeds, tolerance, None)]  # fmt: skip
+    sweeps = load_preset(preset)
+    if only is not None:
+        names = [choose(name.strip(), [made.name for made in sweeps], "sweep") for name in only.split(",")]
+        sweeps = [made for made in sweeps if made.name in names]
+    return [made.changed(grid={**made.grid, **axes}) for made in sweeps]
+
+
+def _note_order(sweeps: list[Sweep]) -> None:
+    tasks = {trial.task for made in sweeps for trial in made.trials()[:1] if trial.task.name == "cpm3"}
+    for task in tasks:
+        kind = "order-sensitive" if task.order_sensitive else "symmetric in the pair (G = 1 mod M)"
+        print(f"cpm3 with G = {task.multiplier}, M = {task.modulus} is {kind}")
+
+
+@app.command()
+def runs(
+    status: Annotated[str | None, typer.Option(help="Only rows of this status: planned, running, done, nan, failed.")] = None,
+    limit: Annotated[int, typer.Option(help="Rows to print.")] = 20,
+    results: ResultsOption = "results",
+) -> None:  # fmt: skip
+    """What the store holds: counts by sweep and status, and the latest rows."""
+    found = api.Results(results)
+    rows = found.rows
+    statuses = ("planned", "running", "done", "nan", "failed")
+    if status is not None:
+        rows = rows[rows["status"] == choose(status, statuses, "status")]
+    counts = rows.groupby(["sweep", "status"]).size().unstack(fill_value=0)
+    table = Table("sweep", *counts.columns)
+    for name, numbers in counts.iterrows():
+        table.add_row(str(name), *(str(number) for number in numbers))
+    _console().print(table)
+    columns = ["id", "sweep", "status", "task.name", "model.attention", "model.heads", "seed", "best_error"]
+    detail = Table(*columns)
+    for cells in rows[columns].tail(limit).itertuples(index=False):
+        detail.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
+    _console().print(detail)
+    for _, row in rows[rows["traceback"].notna()].tail(1).iterrows():
+        print(f"last failure, {row['id']}:\n{row['traceback']}")
+
+
+@app.command()
+def export(
+    form: Annotated[str, typer.Option("--format", help="parquet or csv.")] = "parquet",
+    output: Annotated[str | None, typer.Option("--output", help="File to write; results/rows.FORMAT if not given.")] = None,
+    results: ResultsOption = "results",
+) -> None:  # fmt: skip
+    """Write all rows to one file that pandas reads in one line."""
+    found = api.Results(results)
+    target = Path(output) if output else found.folder / f"rows.{form}"
+    count = found.export(form, target)
+    print(f"{count} rows in {target}")
+
+
+@app.command()
+def check(
+    claims: Annotated[list[str] | None, typer.Argument(help="Claims by id; all if none is named.")] = None,
+    tolerance: Annotated[float, typer.Option(help="Relative error that counts as solved.")] = TOLERANCE,
+    as_json: JsonOption = False,
+    results: ResultsOption = "results",
+) -> None:
+    """Claims against stored evidence. Exit code 1 if a law that this project states is contradicted."""
+    findings = api.Results(results, tolerance).check(claims or [])
+    if as_json:
+        print(json.dumps([api.finding_json(*pair) for pair in findings], indent=1))
+    else:
+        _print_findings(findings)
+    if any(finding.contradicted for _, finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def figures(
+    names: Annotated[list[str] | None, typer.Argument(help="Figures by name; all if none is named.")] = None,
+    results: ResultsOption = "results",
+) -> None:
+    """Draw figures (PNG, PDF, SVG) from the store alone."""
+    written, missing = api.Results(results).draw(*(name for name in names or [] if name != "all"))
+    for path in written:
+        print(path)
+    for name in missing:
+        print(f"{name}: no rows yet; run the sweeps of a preset first")
+
+
+@app.command()
+def reproduce(
+    preset: Annotated[str, typer.Option(help="smoke, quick, paper, or a TOML file of that form.")] = "quick",
+    results: ResultsOption = "results",
+    device: DeviceOption = "auto",
+    workers: WorkersOption = None,
+) -> None:
+    """Everything: exact checks, sweeps, fits, verdicts, figures, and one summary."""
+    with _progress() as progress:
+        done = api.reproduce(preset, results, device, workers, progress)
+    _say(done.report)
+    _print_findings(done.findings)
+    print(
+        f"{sum(path.suffix == '.png' for path in done.figures)} figures and {done.summary}; {done.seconds:.0f} s in all"
+    )
+    if done.contradicted:
+        raise typer.Exit(1)
+
+
+@app.command()
+def presets() -> None:
+    """The presets: what each sweeps, and how many trials that is."""
+    for name in preset_names():
+        sweeps = load_preset(name)
+        print(f"{name}: {sum(len(made.trials()) for made in sweeps):,} trials")
+        for made in sweeps:
+            print(f"  {made.name}: {len(made.trials()):,} trials  {made.about}")
+
+
+__all__ = ["LEDGER", "app", "main"]

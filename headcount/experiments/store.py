@@ -1,0 +1,262 @@
+"""The store: one SQLite file with every planned trial, its outcome, its learning curve, and verdicts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from headcount.config import BadInput
+from headcount.experiments.training import Outcome
+from headcount.experiments.trial import Trial
+
+STORE_VERSION = 1
+FILE_NAME = "headcount.sqlite"
+CLAIM_SECONDS = 60.0
+"""A claim without a sign of life for this long may be taken over by another process."""
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE trials (
+    id TEXT PRIMARY KEY,
+    config TEXT NOT NULL,
+    sweep TEXT NOT NULL,
+    status TEXT NOT NULL,          -- planned, running, done, nan, failed
+    owner TEXT,                    -- host:pid of the process that runs it
+    heartbeat REAL,
+    planned_at REAL NOT NULL
+);
+CREATE INDEX trials_status ON trials (status);
+CREATE TABLE results (
+    id TEXT PRIMARY KEY REFERENCES trials (id),
+    error REAL, error_stderr REAL,
+    best_error REAL, best_stderr REAL, best_step INTEGER,
+    accuracy REAL, best_accuracy REAL,
+    weight_norm REAL, parameters INTEGER, seconds REAL, stack INTEGER,
+    environment TEXT NOT NULL, finished_at REAL NOT NULL, traceback TEXT
+);
+CREATE TABLE curves (
+    id TEXT NOT NULL REFERENCES trials (id), step INTEGER NOT NULL, loss REAL, error REAL,
+    PRIMARY KEY (id, step)
+) WITHOUT ROWID;
+CREATE TABLE verdicts (
+    claim TEXT PRIMARY KEY, verdict TEXT NOT NULL, predicted TEXT NOT NULL, measured TEXT NOT NULL,
+    details TEXT NOT NULL, computed_at REAL NOT NULL
+);
+"""
+
+_NUMBERS = (
+    "error", "error_stderr", "best_error", "best_stderr", "best_step", "accuracy", "best_accuracy",
+    "weight_norm", "parameters", "seconds", "stack",
+)  # fmt: skip
+
+
+class Store:
+    """Rows on disk. A trial is done only when its last row is in: outcome, curve and status are
+    written in one transaction, so a killed process leaves nothing half-finished."""
+
+    def __init__(self, folder: str | Path, create: bool = True) -> None:
+        """Open, or create, the store under a results folder.
+
+        Raises:
+            BadInput: if the folder cannot be written, holds no store and `create` is off, or the
+                file is no store of this version.
+        """
+        self.folder = Path(folder)
+        self.path = self.folder / FILE_NAME
+        if not create and not self.path.exists():
+            raise BadInput(f"no results in '{folder}' yet; run a sweep, or name another folder with --results")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            self._prepare()
+        except OSError as error:
+            raise BadInput(f"results folder '{folder}' cannot be used: {error.strerror}") from None
+        except sqlite3.Error as error:
+            raise BadInput(f"'{self.path}' cannot be used as a store: {error}") from None
+        self.owner = f"{socket.gethostname()}:{os.getpid()}"
+
+    def _prepare(self) -> None:
+        with self._transaction() as database:
+            tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not tables:
+                # executescript would commit the surrounding transaction.
+                for statement in _TABLES.split(";\n"):
+                    if statement.strip():
+                        database.execute(statement)
+                database.execute("INSERT INTO meta VALUES ('version', ?)", (str(STORE_VERSION),))
+            version = database.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0]
+        if int(version) != STORE_VERSION:
+            raise BadInput(
+                f"'{self.path}' is a store of version {version}, this program reads version {STORE_VERSION};"
+                " name another folder with --results"
+            )
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._database
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    def close(self) -> None:
+        """Release the file."""
+        self._database.close()
+
+    def plan(self, trials: Iterable[Trial], sweep: str) -> None:
+        """Register trials; those already known are left as they are."""
+        now = time.time()
+        rows = [(trial.id, trial.to_json(), sweep, now) for trial in trials]
+        with self._transaction() as database:
+            database.executemany(
+                "INSERT OR IGNORE INTO trials (id, config, sweep, status, planned_at) VALUES (?, ?, ?, 'planned', ?)",
+                rows,
+            )
+
+    def statuses(self, ids: Iterable[str]) -> dict[str, str]:
+        """Status of each known id."""
+        wanted = set(ids)
+        rows = self._database.execute("SELECT id, status FROM trials")
+        return {key: status for key, status in rows if key in wanted}
+
+    def claim(self, ids: Sequence[str]) -> list[str]:
+        """Take trials to run: planned ones, and running ones whose process is gone.
+
+        Returns:
+            The ids now owned by this process, in the order given.
+        """
+        now, mine = time.time(), []
+        with self._transaction() as database:
+            for key in ids:
+                row = database.execute("SELECT status, owner, heartbeat FROM trials WHERE id = ?", (key,)).fetchone()
+                if row is None or not (row[0] == "planned" or (row[0] == "running" and _abandoned(row[1], row[2]))):
+                    continue
+                database.execute(
+                    "UPDATE trials SET status = 'running', owner = ?, heartbeat = ? WHERE id = ?",
+                    (self.owner, now, key),
+                )
+                mine.append(key)
+        return mine
+
+    def beat(self) -> None:
+        """Show that this process is alive."""
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE trials SET heartbeat = ? WHERE owner = ? AND status = 'running'",
+                (time.time(), self.owner),
+            )
+
+    def release(self) -> None:
+        """Give back what this process has claimed and not finished."""
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE trials SET status = 'planned', owner = NULL WHERE owner = ? AND status = 'running'",
+                (self.owner,),
+            )
+
+    def release_dead(self) -> None:
+        """Give back what processes of this host claimed that no longer run."""
+        with self._transaction() as database:
+            rows = database.execute("SELECT DISTINCT owner, MAX(heartbeat) FROM trials WHERE status = 'running' GROUP BY owner").fetchall()  # fmt: skip
+            for owner, heartbeat in rows:
+                if _abandoned(owner, heartbeat):
+                    database.execute(
+                        "UPDATE trials SET status = 'planned', owner = NULL WHERE owner IS ? AND status = 'running'",
+                        (owner,),
+                    )
+
+    def retry_failed(self) -> int:
+        """Plan failed trials again; returns how many."""
+        with self._transaction() as database:
+            database.execute("DELETE FROM results WHERE id IN (SELECT id FROM trials WHERE status = 'failed')")
+            return database.execute("UPDATE trials SET status = 'planned' WHERE status = 'failed'").rowcount
+
+    def finish(self, trials: Sequence[Trial], outcomes: Sequence[Outcome], environment: dict[str, Any]) -> None:
+        """Write outcomes, curves and final status, all or nothing."""
+        now, text = time.time(), json.dumps(environment, sort_keys=True)
+        columns = ", ".join(("id", *_NUMBERS, "environment", "finished_at", "traceback"))
+        marks = ", ".join("?" * (len(_NUMBERS) + 4))
+        with self._transaction() as database:
+            for trial, outcome in zip(trials, outcomes, strict=True):
+                numbers = [getattr(outcome, name) for name in _NUMBERS]
+                database.execute(
+                    f"INSERT OR REPLACE INTO results ({columns}) VALUES ({marks})",
+                    (trial.id, *numbers, text, now, outcome.traceback),
+                )
+                database.executemany(
+                    "INSERT OR REPLACE INTO curves VALUES (?, ?, ?, ?)",
+                    [(trial.id, *point) for point in outcome.curve],
+                )
+                database.execute("UPDATE trials SET status = ?, owner = NULL WHERE id = ?", (outcome.status, trial.id))
+
+    def trials(self) -> dict[str, Trial]:
+        """Every trial by id."""
+        return {key: Trial.from_json(config) for key, config in self._database.execute("SELECT id, config FROM trials")}
+
+    def rows(self) -> pd.DataFrame:
+        """One row a trial: id, sweep, status, every configuration field under its dotted name
+        (task.k, model.heads, training.steps, seed), and the outcome's numbers (NaN until done)."""
+        table = pd.read_sql_query(
+            "SELECT t.id, t.sweep, t.status, t.config, r.* FROM trials t LEFT JOIN results r ON r.id = t.id"
+            " ORDER BY t.planned_at, t.rowid",
+            self._database,
+        )
+        table = table.loc[:, ~table.columns.duplicated()]
+        fields = pd.DataFrame([_flatten(json.loads(config)) for config in table["config"]], index=table.index)
+        numbers = table.drop(columns=["id", "sweep", "status", "config"])
+        return pd.concat([table[["id", "sweep", "status"]], fields, numbers], axis=1)
+
+    def curves(self) -> pd.DataFrame:
+        """Learning curves: id, step, loss, error (validation)."""
+        return pd.read_sql_query("SELECT * FROM curves ORDER BY id, step", self._database)
+
+    def save_verdicts(self, verdicts: Iterable[dict[str, Any]]) -> None:
+        """Replace the stored verdict of each claim given."""
+        now = time.time()
+        with self._transaction() as database:
+            database.executemany(
+                "INSERT OR REPLACE INTO verdicts VALUES (:claim, :verdict, :predicted, :measured, :details, :now)",
+                [{**verdict, "details": json.dumps(verdict["details"]), "now": now} for verdict in verdicts],
+            )
+
+    def verdicts(self) -> pd.DataFrame:
+        """Stored verdicts: claim, verdict, predicted, measured, details (JSON), computed_at."""
+        return pd.read_sql_query("SELECT * FROM verdicts", self._database)
+
+
+def _flatten(config: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for part, value in config.items():
+        flat |= {f"{part}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {part: value}
+    return flat
+
+
+def _abandoned(owner: str | None, heartbeat: float | None) -> bool:
+    """Whether a claim's process is gone: dead on this host, or silent for too long anywhere."""
+    if owner is None or heartbeat is None or time.time() - heartbeat > CLAIM_SECONDS:
+        return True
+    host, _, pid = owner.rpartition(":")
+    if host != socket.gethostname():
+        return False
+    if int(pid) == os.getpid():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

@@ -1,0 +1,146 @@
+"""A trial: one model trained once on one task, named by the hash of everything that defines it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import pydantic
+
+from headcount.config import BadInput, Config, canonical_json, choose, digest
+from headcount.models import ModelConfig, Sizes
+from headcount.tasks import TASKS, AnyTask, Task
+
+SCHEMA = 1
+"""Raised whenever the same configuration would give other data or another model than before."""
+
+TRAINED_FIELDS_PER_MEMBER = ("learning_rate", "weight_decay")
+"""Training fields in which the members of one stack may differ."""
+
+
+class TrainingConfig(Config):
+    """How a model is trained on fresh examples.
+
+    Attributes:
+        steps, batch: optimiser steps, and fresh examples in each.
+        learning_rate: peak rate.
+        optimiser: adam, or adamw (decoupled weight_decay).
+        weight_decay: used by adamw only.
+        warmup: steps of linear warm-up.
+        schedule: after warm-up: cosine to zero, or constant.
+        restarts: warm restarts of the cosine; 0 for one descent.
+        clip: largest gradient norm of a model; None for no clipping.
+        dtype: arithmetic of model and loss.
+        evaluations: how often the validation error is measured, evenly spaced.
+        validation_examples, test_examples: sizes of the two held-out samples. The best weights are
+            chosen on the first; errors are reported on the second.
+    """
+
+    steps: int = pydantic.Field(default=1000, ge=1, le=10_000_000)
+    batch: int = pydantic.Field(default=32, ge=1, le=1_000_000)
+    learning_rate: float = pydantic.Field(default=0.05, gt=0)
+    optimiser: Literal["adam", "adamw"] = "adam"
+    weight_decay: float = pydantic.Field(default=0.0, ge=0)
+    warmup: int = pydantic.Field(default=50, ge=0)
+    schedule: Literal["cosine", "constant"] = "cosine"
+    restarts: int = pydantic.Field(default=0, ge=0)
+    clip: float | None = pydantic.Field(default=None, gt=0)
+    dtype: Literal["float32", "float64"] = "float32"
+    evaluations: int = pydantic.Field(default=10, ge=1)
+    validation_examples: int = pydantic.Field(default=256, ge=2)
+    test_examples: int = pydantic.Field(default=4096, ge=2)
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.optimiser == "adam" and self.weight_decay:
+            raise ValueError("weight_decay belongs to optimiser 'adamw'")
+        return self
+
+
+def parse_task(data: Mapping[str, Any]) -> Task:
+    """A task configuration from plain data; `name` says which.
+
+    Raises:
+        BadInput: on an unknown task, key or value.
+    """
+    if "name" not in data:
+        raise BadInput(f"a task needs a name; allowed: {', '.join(sorted(TASKS))}")
+    return TASKS[choose(str(data["name"]), TASKS, "task")].parse(data)
+
+
+class Trial(Config):
+    """Task + model + training + seed. The run id hashes all of it and the schema version."""
+
+    task: AnyTask
+    model: ModelConfig
+    training: TrainingConfig
+    seed: int = pydantic.Field(default=0, ge=0, le=2**31)
+
+    @pydantic.model_validator(mode="after")
+    def _trainable(self) -> Self:
+        if self.model.score == "hard":
+            raise ValueError("score 'hard' has no gradient and cannot be trained; use 'softmax'")
+        return self
+
+    @classmethod
+    def build(cls, data: Mapping[str, Any]) -> Trial:
+        """From nested plain data, naming the part that does not fit.
+
+        Raises:
+            BadInput: as above, or if the model cannot serve the task.
+        """
+        unknown = sorted(set(data) - {"task", "model", "training", "seed"})
+        if unknown:
+            choose(unknown[0], ("task", "model", "training", "seed"), "part of a trial")
+        task = parse_task(data.get("task", {}))
+        model = ModelConfig.parse(data.get("model", {}))
+        training = TrainingConfig.parse(data.get("training", {}))
+        parts = {
+            "task": task.model_dump(mode="json"),
+            "model": model.model_dump(mode="json"),
+            "training": training.model_dump(mode="json"),
+            "seed": data.get("seed", 0),
+        }
+        trial = cls.parse(parts)
+        model.widths(model.attention_sizes(trial.sizes))
+        return trial
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the task asks the model to read and write."""
+        return Sizes(self.task.length, self.task.input_width, self.task.output_width)
+
+    @cached_property
+    def id(self) -> str:
+        """Run id: 16 hexadecimal digits."""
+        return digest({"schema": SCHEMA, **self.model_dump(mode="json")})
+
+    @cached_property
+    def group(self) -> str:
+        """Trials with equal group can be trained as one stack: they differ in seed and rates only."""
+        data = self.model_dump(mode="json")
+        del data["seed"]
+        for field in TRAINED_FIELDS_PER_MEMBER:
+            del data["training"][field]
+        return digest(data)
+
+    def to_json(self) -> str:
+        """Canonical JSON of the whole configuration."""
+        return canonical_json(self.model_dump(mode="json"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Trial:
+        """Inverse of `to_json`."""
+        return cls.build(json.loads(text))
+
+    def flat(self) -> dict[str, Any]:
+        """Every field under its dotted name: task.k, model.heads, training.steps, seed."""
+        flat: dict[str, Any] = {}
+        for part, value in self.model_dump(mode="json").items():
+            if isinstance(value, dict):
+                flat.update({f"{part}.{key}": inner for key, inner in value.items()})
+            else:
+                flat[part] = value
+        return flat
