@@ -16,6 +16,7 @@ import pandas as pd
 from headcount import figures
 from headcount.config import BadInput, choose
 from headcount.experiments import TOLERANCE, Report, Store, Sweep, Trial, load_preset, run
+from headcount.experiments.store import FILE_NAME
 from headcount.experiments.sweep import theorem_setting
 from headcount.theory.claims import LEDGER, Claim, Evidence, Finding
 from headcount.theory.fits import Fit, fit_ceiling_law
@@ -128,6 +129,119 @@ class Results:
         except OSError as error:
             raise BadInput(f"'{target}' cannot be written: {error.strerror or error}") from None
         return len(self.rows)
+
+
+NOTHING_STORED = Evidence(pd.DataFrame(), lambda key: LookupError(key), lambda key: LookupError(key), TOLERANCE)  # type: ignore[arg-type,return-value]
+
+
+def _results(folder: str | Path) -> Results | None:
+    """The results in a folder, or None where there are none yet."""
+    return Results(folder) if (Path(folder) / FILE_NAME).exists() else None
+
+
+def ledger(results: str | Path = "results") -> list[dict[str, Any]]:
+    """Every claim with its latest stored verdict; "not verified yet" where none is stored."""
+    found = _results(results)
+    stored = {} if found is None else found.store.verdicts().set_index("claim").to_dict("index")
+    rows = []
+    for claim in LEDGER.values():
+        known = stored.get(claim.id)
+        hint = f"headcount check {claim.id}" if claim.sweeps else f"headcount claims verify {claim.id}"
+        rows.append(
+            {
+                "claim": claim.id, "statement": claim.statement, "source": claim.source,
+                "verdict": known["verdict"] if known else "not verified yet",
+                "measured": known["measured"] if known else f"run: {hint}",
+            }
+        )  # fmt: skip
+    return rows
+
+
+def explain(claim: str, results: str | Path = "results") -> tuple[Claim, Finding]:
+    """Compute one claim on whatever evidence is stored.
+
+    Raises:
+        BadInput: on an unknown claim.
+    """
+    chosen, found = LEDGER[choose(claim, LEDGER, "claim")], _results(results)
+    return chosen, chosen.finding(NOTHING_STORED if found is None else found.evidence)
+
+
+def verify(claims: Sequence[str], results: str | Path = "results") -> list[tuple[Claim, Finding]]:
+    """Rerun exact claims (all of them, or those named), and store the verdicts.
+
+    Raises:
+        BadInput: on an unknown claim, or one that needs training.
+    """
+    for key in claims:
+        if LEDGER[choose(key, LEDGER, "claim")].sweeps:
+            raise BadInput(f"claim '{key}' reads trained models; use: headcount check {key}")
+    Store(results).close()
+    return Results(results).check(claims, trained=False)
+
+
+def finding_text(claim: Claim, finding: Finding) -> str:
+    """A claim with its verdict and evidence, for people."""
+    lines = [
+        f"{claim.id}: {finding.verdict}" + (f" (corrected form: {finding.corrected})" if finding.corrected else "")
+    ]
+    parts = {
+        "claim": claim.statement, "source": claim.source, "printed": claim.printed, "corrected": claim.corrected,
+        "why": claim.derivation, "predicted": finding.predicted, "measured": finding.measured,
+    }  # fmt: skip
+    lines += [f"  {name + ':':11}{text}" for name, text in parts.items() if text]
+    command = f"headcount check {claim.id}" if claim.sweeps else f"headcount claims verify {claim.id}"
+    lines += [f"  {'rerun:':11}{command}", "", "evidence:"]
+    for name, value in finding.details.items():
+        lines += _evidence_lines(name, value)
+    return "\n".join(lines)
+
+
+def _evidence_lines(name: str, value: Any) -> list[str]:
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        with pd.option_context("display.width", 200, "display.max_columns", 50):
+            table = pd.DataFrame(value).to_string(index=False, float_format=lambda number: f"{number:.4g}")
+        return [f"  {name}:", *("    " + line for line in table.splitlines())]
+    if isinstance(value, Mapping):
+        inner = [line for key, part in value.items() for line in _evidence_lines(str(key), part)]
+        return [f"  {name}:", *("  " + line for line in inner)]
+    return [f"  {name}: {f'{value:.4g}' if isinstance(value, float) else value}"]
+
+
+def ledger_document() -> str:
+    """The ledger as Markdown. Exact claims carry the verdict computed now; trained ones say what to run."""
+    lines = [
+        "# The claims ledger",
+        "",
+        "Written by `headcount claims document` from the claim objects in `headcount/theory/claims`. Verdicts of exact claims",
+        "are computed when this page is written; claims about trained models say which sweep gives the evidence.",
+        "Sources are sections of Interleaved Head Attention, arXiv 2602.21371, unless they say ours.",
+        "",
+        "| id | claim | source | verdict |",
+        "|---|---|---|---|",
+    ]
+    found = [(claim, None if claim.sweeps else claim.finding(NOTHING_STORED)) for claim in LEDGER.values()]
+    for claim, finding in found:
+        lines.append(
+            f"| [{claim.id}](#{claim.id}) | {claim.statement} | {claim.source} | {_verdict_words(claim, finding)} |"
+        )
+    for claim, finding in found:
+        lines += ["", f"## {claim.id}", "", claim.statement, ""]
+        if claim.printed:
+            lines.append(f"- **Printed:** {claim.printed}")
+        if claim.corrected:
+            lines.append(f"- **Corrected:** {claim.corrected}")
+        lines += [f"- **Source:** {claim.source}", f"- **Why:** {claim.derivation}"]
+        lines.append(f"- **Verdict:** {_verdict_words(claim, finding)}")
+        command = f"headcount check {claim.id}" if claim.sweeps else f"headcount claims verify {claim.id}"
+        lines.append(f"- **Rerun:** `{command}`; all numbers: `headcount claims show {claim.id}`")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict_words(claim: Claim, finding: Finding | None) -> str:
+    if finding is None:
+        return f"from training: {claim.finding(NOTHING_STORED).measured}"
+    return f"{finding.verdict}" + (f"; corrected form {finding.corrected}" if finding.corrected else "")
 
 
 def plain(value: Any) -> Any:

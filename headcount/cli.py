@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -42,14 +43,13 @@ def _console() -> Console:
 
 def main() -> None:
     """Entry point: turns bad input into one sentence and exit code 2."""
+    # Everything here is small matrices: a second thread gains little and stalls when the cores are busy.
+    torch.set_num_threads(1)
     try:
         app()
     except BadInput as error:
         print(f"headcount: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("headcount: stopped; what was finished is stored, the same command resumes", file=sys.stderr)
-        raise SystemExit(130) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
@@ -101,6 +101,17 @@ def _parse_value(text: str) -> Any:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[api.Progress]:
+    """Show how far long work is, and end it in one sentence when interrupted."""
+    try:
+        with _bar() as progress:
+            yield progress
+    except KeyboardInterrupt:
+        print("headcount: stopped; what was finished is stored, the same command resumes", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[api.Progress]:
     """A rich bar with the time left on a terminal; elsewhere a plain line every ten seconds."""
     if not sys.stderr.isatty():
         last = started = time.monotonic()
@@ -111,11 +122,22 @@ def _progress() -> Iterator[api.Progress]:
             if now - last >= 10 or done == total:
                 last = now
                 left = (now - started) * (total - done) / max(done, 1)
-                print(f"{done / max(total, 1):5.0%}  {now - started:4.0f} s  {left:4.0f} s left  {label}", file=sys.stderr, flush=True)  # fmt: skip
+                print(
+                    f"{done / max(total, 1):5.0%}  {now - started:4.0f} s  {left:4.0f} s left  {label}",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
         yield lines
         return
-    columns = (BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))  # fmt: skip
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task("")
 
@@ -127,7 +149,11 @@ def _progress() -> Iterator[api.Progress]:
 
 def _say(report: Report) -> None:
     text = f"{report.asked} trials: {report.already} already there, {report.ran} run in {report.seconds:.0f} s"
-    extras = ((report.nan, "ended in NaN"), (report.failed, "failed, see 'headcount runs --status failed'"), (report.elsewhere, "left to other processes"))  # fmt: skip
+    extras = (
+        (report.nan, "ended in NaN"),
+        (report.failed, "failed, see 'headcount runs --status failed'"),
+        (report.elsewhere, "left to other processes"),
+    )
     print(", ".join([text, *(f"{count} {words}" for count, words in extras if count)]))
 
 
@@ -136,7 +162,8 @@ def _print_findings(findings: list[tuple[Claim, Finding]]) -> None:
     colours = {"SUPPORTED": "green", "HOLDS": "green", "HOLDS WITH A CONDITION": "yellow", "REFUTED": "red"}
     for claim, finding in findings:
         colour = colours.get(str(finding.verdict), "default")
-        table.add_row(claim.id, finding.predicted, finding.measured, f"[{colour}]{finding.verdict}[/]")
+        corrected = f"; corrected form {finding.corrected}" if finding.corrected else ""
+        table.add_row(claim.id, finding.predicted, finding.measured, f"[{colour}]{finding.verdict}[/]{corrected}")
     _console().print(table)
 
 
@@ -163,7 +190,13 @@ def sweep(
 ) -> None:  # fmt: skip
     """Train a grid of models. Calling again resumes; finished trials are never repeated."""
     axes: dict[str, Any] = {}
-    named = {"task.k": k, "task.tokens": tokens, "task.operator": operator, "task.normalisation": normalisation, "task.target": target}  # fmt: skip
+    named = {
+        "task.k": k,
+        "task.tokens": tokens,
+        "task.operator": operator,
+        "task.normalisation": normalisation,
+        "task.target": target,
+    }
     axes.update({key: parse_values(text) for key, text in named.items() if text is not None})
     if graph is not None:
         axes |= {"task.operator": ["file"], "task.graph": [graph]}
@@ -265,6 +298,63 @@ def check(
         _print_findings(findings)
     if any(finding.contradicted for _, finding in findings):
         raise typer.Exit(1)
+
+
+claims_app = typer.Typer(invoke_without_command=True, help="The ledger: every claim, its verdict, and how to rerun it.")
+app.add_typer(claims_app, name="claims")
+
+
+@claims_app.callback()
+def claims_table(context: typer.Context, as_json: JsonOption = False, results: ResultsOption = "results") -> None:
+    """The ledger: every claim with its source, latest stored verdict and key figure."""
+    if context.invoked_subcommand is not None:
+        return
+    rows = api.ledger(results)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table("id", "claim", "source", "verdict", "key figure", show_lines=True)
+    for row in rows:
+        table.add_row(row["claim"], row["statement"], row["source"], row["verdict"], row["measured"])
+    _console().print(table)
+
+
+@claims_app.command("show")
+def claims_show(
+    claim: Annotated[str, typer.Argument(help="Id of a claim.")],
+    as_json: JsonOption = False,
+    results: ResultsOption = "results",
+) -> None:
+    """One claim: statement, derivation, evidence with numbers, counterexample, and how to rerun it."""
+    found, finding = api.explain(claim, results)
+    print(json.dumps(api.finding_json(found, finding), indent=1) if as_json else api.finding_text(found, finding))
+
+
+@claims_app.command("verify")
+def claims_verify(
+    claims: Annotated[list[str] | None, typer.Argument(help="Claims by id; all exact ones if none is named.")] = None,
+    as_json: JsonOption = False,
+    results: ResultsOption = "results",
+) -> None:
+    """Rerun the claims that need no training, and store their verdicts."""
+    started = time.monotonic()
+    findings = api.verify(claims or [], results)
+    if as_json:
+        print(json.dumps([api.finding_json(*pair) for pair in findings], indent=1))
+    else:
+        _print_findings(findings)
+        print(f"{len(findings)} claims in {time.monotonic() - started:.0f} s")
+    if any(finding.contradicted for _, finding in findings):
+        raise typer.Exit(1)
+
+
+@claims_app.command("document")
+def claims_document(
+    output: Annotated[str, typer.Option("--output", help="Markdown file to write.")] = "docs/claims.md",
+) -> None:
+    """Write the ledger as Markdown: statements, derivations, and the verdicts of the exact claims."""
+    Path(output).write_text(api.ledger_document(), encoding="utf-8")
+    print(output)
 
 
 @app.command()

@@ -82,7 +82,13 @@ def choose_workers(workers: int | None, device: torch.device, open_groups: int) 
     if workers is not None and workers < 1:
         raise BadInput(f"workers = {workers}: at least 1 is needed")
     if workers is None:
-        workers = 1 if device.type == "cuda" else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # fmt: skip
+        workers = (
+            1
+            if device.type == "cuda"
+            else len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
     return max(1, min(workers, open_groups))
 
 

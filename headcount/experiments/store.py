@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import socket
 import sqlite3
 import time
@@ -30,7 +31,7 @@ CREATE TABLE trials (
     config TEXT NOT NULL,
     sweep TEXT NOT NULL,
     status TEXT NOT NULL,          -- planned, running, done, nan, failed
-    owner TEXT,                    -- host:pid of the process that runs it
+    owner TEXT,                    -- host:pid:token of the store that runs it
     heartbeat REAL,
     planned_at REAL NOT NULL
 );
@@ -84,7 +85,7 @@ class Store:
             raise BadInput(f"results folder '{folder}' cannot be used: {error.strerror}") from None
         except sqlite3.Error as error:
             raise BadInput(f"'{self.path}' cannot be used as a store: {error}") from None
-        self.owner = f"{socket.gethostname()}:{os.getpid()}"
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
     def _prepare(self) -> None:
         with self._transaction() as database:
@@ -170,7 +171,9 @@ class Store:
     def release_dead(self) -> None:
         """Give back what processes of this host claimed that no longer run."""
         with self._transaction() as database:
-            rows = database.execute("SELECT DISTINCT owner, MAX(heartbeat) FROM trials WHERE status = 'running' GROUP BY owner").fetchall()  # fmt: skip
+            rows = database.execute(
+                "SELECT DISTINCT owner, MAX(heartbeat) FROM trials WHERE status = 'running' GROUP BY owner"
+            ).fetchall()
             for owner, heartbeat in rows:
                 if _abandoned(owner, heartbeat):
                     database.execute(
@@ -248,11 +251,9 @@ def _abandoned(owner: str | None, heartbeat: float | None) -> bool:
     """Whether a claim's process is gone: dead on this host, or silent for too long anywhere."""
     if owner is None or heartbeat is None or time.time() - heartbeat > CLAIM_SECONDS:
         return True
-    host, _, pid = owner.rpartition(":")
+    host, pid, _ = owner.rsplit(":", 2)
     if host != socket.gethostname():
         return False
-    if int(pid) == os.getpid():
-        return True
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from headcount.figures.style import COLOURS, COLUMN, DOUBLE, LABELS, MARKERS, SERIES
 from headcount.tasks import Polynomial
@@ -16,6 +17,9 @@ from headcount.theory.claims.laws import closed_form_parameters, error_by_heads,
 from headcount.theory.fits import FitRefused, fit_ceiling_law, fit_power_law
 from headcount.theory.floors import epsilon_rank, floor, predicted_heads
 from headcount.theory.thresholds import thresholds
+
+LEAST_SHOWN = 1e-4
+"""Errors below this are drawn here: the last steps of training decide them."""
 
 
 class NothingToDraw(Exception):
@@ -27,11 +31,11 @@ def _number_axis(axis: Axes, x: bool = True, y: bool = True) -> None:
     if x:
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter(ScalarFormatter())
-        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.xaxis.set_minor_locator(NullLocator())
     if y:
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter(ScalarFormatter())
-        axis.yaxis.set_minor_formatter(NullFormatter())
+        axis.yaxis.set_minor_locator(NullLocator())
 
 
 def _ticks(values: list[float], least_ratio: float = 1.18) -> list[float]:
@@ -53,7 +57,7 @@ def error_against_heads(evidence: Evidence) -> Figure:
     chosen = sizes[:: max(1, len(sizes) // 4)][-4:]
     if sizes[-1] not in chosen:
         chosen[-1] = sizes[-1]
-    figure, axes = plt.subplots(1, 2, figsize=(DOUBLE, 2.7), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(DOUBLE, 2.9), sharey=True)
     for axis, attention in zip(axes, ("mha", "iha"), strict=True):
         for colour, size in zip(SERIES, chosen, strict=False):
             part = rows[(rows["task.k"] == size) & (rows["model.attention"] == attention)]
@@ -61,25 +65,22 @@ def error_against_heads(evidence: Evidence) -> Figure:
                 continue
             table = error_by_heads(Evidence(part, evidence.task_of, evidence.model_of, evidence.tolerance))
             heads = table["model.heads"].to_numpy()
-            axis.plot(heads, np.maximum(table["best"], 1e-4), color=colour, marker=MARKERS[attention], ls="-")
+            axis.plot(heads, np.maximum(table["best"], LEAST_SHOWN), color=colour, marker=MARKERS[attention], lw=0.8)
             task, model = evidence.task_of(part["id"].iloc[0]), evidence.model_of(part["id"].iloc[0])
             every = np.arange(1, heads.max() + 1)
-            floors = [floor(task, model.changed(heads=int(h))) for h in every]
-            shown = [max(value, 1e-4) if value else np.nan for value in floors]
-            axis.plot(every, shown, color=colour, ls=":", lw=1.0)
-            axis.plot([], [], color=colour, label=f"k = {int(size)}")
+            floors = [floor(task, model.changed(heads=int(h))) or 0.0 for h in every]
+            axis.plot(every, [value if value > LEAST_SHOWN else np.nan for value in floors], color=colour, ls=":")
         axis.axhline(evidence.tolerance, color=COLOURS["rule"], lw=0.8, ls="--")
         axis.set_yscale("log")
-        axis.set_ylim(8e-5, 1.6)
+        axis.set_ylim(0.7 * LEAST_SHOWN, 1.6)
         axis.set_xlabel("heads H" + (" (P = H)" if attention == "iha" else ""))
         axis.set_title(LABELS[attention])
         axis.xaxis.get_major_locator().set_params(integer=True)
     axes[0].set_ylabel("relative error, best seed")
-    axes[0].legend(loc="lower left")
-    axes[1].plot([], [], color=COLOURS["rule"], ls=":", label="certified floor")
-    axes[1].plot([], [], color=COLOURS["rule"], ls="--", lw=0.8, label=f"solved: {evidence.tolerance:g}")
-    handles, labels = axes[1].get_legend_handles_labels()
-    axes[1].legend(handles[-2:], labels[-2:], loc="lower left")
+    entries = [(colour, "-", f"k = {int(size)}") for colour, size in zip(SERIES, chosen, strict=False)]
+    entries += [(COLOURS["rule"], ":", "certified floor"), (COLOURS["rule"], "--", f"solved: {evidence.tolerance:g}")]
+    handles = [Line2D([], [], color=colour, ls=style, label=label) for colour, style, label in entries]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
@@ -121,7 +122,13 @@ def _heads_figure(evidence: Evidence, rows: pd.DataFrame, size: str, symbol: str
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_xlabel(symbol)
     axis.set_ylabel("heads of the smallest solving model")
-    axis.plot([], [], color=COLOURS["rule"], lw=0.8, label="laws: k and ceil(sqrt k)" if symbol[0] != "N" else "laws: N and ceil(sqrt N)")  # fmt: skip
+    axis.plot(
+        [],
+        [],
+        color=COLOURS["rule"],
+        lw=0.8,
+        label="laws: k and ceil(sqrt k)" if symbol[0] != "N" else "laws: N and ceil(sqrt N)",
+    )
     axis.plot([], [], "o", mfc="none", mec=COLOURS["rule"], label="hollow: median seed, where it needs more")
     axis.set_ylim(top=axis.get_ylim()[1] * 3.2)
     axis.legend(loc="upper left")
@@ -212,7 +219,58 @@ def epsilon_rank_of_graphs(evidence: Evidence) -> Figure:
     return figure
 
 
+def border(evidence: Evidence) -> Figure:
+    """Content-reading linear heads on the cyclic shift: error against heads, and weight norm against error."""
+    rows = evidence.where(
+        task__name="polynomial",
+        task__operator="cyclic",
+        model__content="full",
+        model__score="linear",
+        model__output="mixed",
+    )
+    if rows.empty:
+        raise NothingToDraw
+    figure, axes = plt.subplots(1, 2, figsize=(DOUBLE, 2.9))
+    tokens = sorted(rows["task.tokens"].unique())
+    for colour, length in zip(SERIES, tokens, strict=False):
+        for attention in ("mha", "iha"):
+            part = rows[(rows["task.tokens"] == length) & (rows["model.attention"] == attention)]
+            best = part.groupby("model.heads")["best_error"].min()
+            axes[0].plot(best.index, best, color=colour, marker=MARKERS[attention], lw=0.8)
+            need = part["task.k"] - 1 if attention == "mha" else np.ceil(np.sqrt(part["task.k"] - 1))
+            at = part[part["model.heads"] == need].sort_values("error")
+            axes[1].plot(at["error"], at["weight_norm"], MARKERS[attention], color=colour)
+    for attention in ("mha", "iha"):
+        part = rows[rows["model.attention"] == attention]
+        if part.empty:
+            continue
+        task, model = evidence.task_of(part["id"].iloc[0]), evidence.model_of(part["id"].iloc[0])
+        heads = np.arange(1, part["model.heads"].max() + 1)
+        positional = model.changed(content="positions")
+        floors = [floor(task, positional.changed(heads=int(h))) or np.nan for h in heads]
+        axes[0].plot(
+            heads, [value if value > LEAST_SHOWN else np.nan for value in floors], color=COLOURS["rule"], ls=":"
+        )
+    axes[0].axhline(evidence.tolerance, color=COLOURS["rule"], lw=0.8, ls="--")
+    axes[0].set_yscale("log")
+    axes[0].xaxis.get_major_locator().set_params(integer=True)
+    axes[0].set_xlabel("heads H")
+    axes[0].set_ylabel("relative error, best run")
+    axes[1].set_xscale("log")
+    axes[1].set_yscale("log")
+    axes[1].set_xlabel("relative error at k - 1 heads (IHA: ceil(sqrt(k - 1)))")
+    axes[1].set_ylabel("norm of all weights")
+    handles = [Line2D([], [], color=c, label=f"N = {int(n)}") for c, n in zip(SERIES, tokens, strict=False)]
+    handles += [
+        Line2D([], [], color=COLOURS["rule"], marker=MARKERS[a], ls="", label=LABELS[a]) for a in ("mha", "iha")
+    ]
+    handles.append(Line2D([], [], color=COLOURS["rule"], ls=":", label="floor if positions only"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
+
+
 FIGURES = {
+    "border": border,
     "error-heads": error_against_heads,
     "heads-k": heads_against_terms,
     "heads-n": heads_against_length,

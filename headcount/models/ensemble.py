@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from headcount.models.attention import Attention
 from headcount.models.layer import Layer
+from headcount.models.network import Network
 
 
 class Ensemble:
@@ -34,9 +37,12 @@ class Ensemble:
         self.buffers = dict(self.template.named_buffers())
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Ensemble:
-        """Move and cast parameters and buffers."""
+        """Move parameters and buffers, and cast those that are floating point."""
         self.theta = self.theta.detach().to(device, dtype).requires_grad_()
-        self.buffers = {name: buffer.to(device, dtype) for name, buffer in self.buffers.items()}
+        self.buffers = {
+            name: buffer.to(device, dtype if buffer.is_floating_point() else buffer.dtype)
+            for name, buffer in self.buffers.items()
+        }
         return self
 
     def __len__(self) -> int:
@@ -50,23 +56,30 @@ class Ensemble:
 
     def __call__(
         self,
-        inputs: Float[Tensor, "members batch tokens features"],
+        inputs: Float[Tensor, "members batch tokens features"] | Int[Tensor, "members batch tokens ids"],
         theta: Float[Tensor, "members parameters"] | None = None,
+        valid: Bool[Tensor, "members batch tokens"] | None = None,
     ) -> Float[Tensor, "members batch tokens outputs"]:
-        """Every member on its own inputs, with `theta` in place of the current parameters if given."""
+        """Every member on its own inputs.
+
+        Args:
+            theta: in place of the current parameters.
+            valid: True at real tokens; all are if not given, or for ids those that are not padding.
+        """
         parts = (self.theta if theta is None else theta).split(self.sizes, dim=1)
         stacked = {
             name: part.reshape(len(part), *shape)
             for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
         }
-        return vmap(self._one)(stacked, inputs)
+        arguments = (inputs,) if valid is None else (inputs, valid)
+        return vmap(self._one)(stacked, *arguments)
 
-    def _one(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        output: Tensor = functional_call(self.template, (parameters, self.buffers), (inputs,))
+    def _one(self, parameters: dict[str, Tensor], *arguments: Any) -> Tensor:
+        output: Tensor = functional_call(self.template, (parameters, self.buffers), arguments)
         return output
 
 
-def build_ensemble(build: Callable[[], Layer], generators: Sequence[torch.Generator]) -> Ensemble:
+def build_ensemble(build: Callable[[], Layer | Network | Attention], generators: Sequence[torch.Generator]) -> Ensemble:
     """An ensemble of freshly drawn models, one for each generator.
 
     Args:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pydantic
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headcount.models.attention import AttentionConfig, Sizes, build_attention
+
+CONTENT_START = 0.2
+"""Linear scores start with feature rows of this scale, relative to position rows."""
 
 
 class ModelConfig(AttentionConfig):
@@ -41,6 +44,7 @@ class Layer(nn.Module):
         super().__init__()
         inner = config.attention_sizes(sizes)
         self.attention = build_attention(config, inner)
+        self.linear_score = config.score == "linear"
         self.hidden: nn.Linear | None = None
         self.out: nn.Linear | None = None
         if config.mlp_width:
@@ -48,16 +52,26 @@ class Layer(nn.Module):
             self.out = nn.Linear(config.mlp_width, sizes.outputs)
 
     def reset(self, generator: torch.Generator) -> None:
-        """Draw every weight anew: He initialisation for the MLP, zero biases."""
+        """Draw every weight anew: He initialisation for the MLP, zero biases.
+
+        Linear scores are the pattern itself, and with content of variance 1 a pattern that reads it
+        makes the output cubic in X. Queries and keys therefore start with small feature rows.
+        """
         self.attention.reset(generator)
+        if self.linear_score:
+            for projection in (self.attention.query, self.attention.key):
+                if projection.features is not None:
+                    projection.features.data.mul_(CONTENT_START * projection.position_scale)
         for linear in (self.hidden, self.out):
             if linear is not None:
                 scale = (2.0 if linear is self.hidden else 1.0) / linear.in_features
                 linear.weight.data.normal_(0.0, scale**0.5, generator=generator)
                 linear.bias.data.zero_()
 
-    def forward(self, x: Float[Tensor, "batch tokens features"]) -> Float[Tensor, "batch tokens outputs"]:
-        y: Tensor = self.attention(x)
+    def forward(
+        self, x: Float[Tensor, "batch tokens features"], valid: Bool[Tensor, "batch tokens"] | None = None
+    ) -> Float[Tensor, "batch tokens outputs"]:
+        y: Tensor = self.attention(x, valid)
         if self.hidden is None or self.out is None:
             return y
         hidden: Tensor = self.hidden(torch.cat([x, y], -1)).relu()

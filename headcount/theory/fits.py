@@ -12,9 +12,10 @@ from scipy import optimize, special, stats
 
 LEAST_POINTS = 4
 LEAST_RATIO = 4.0
+STEEPEST = 20.0
 CONFIDENCE = 0.95
 
-Reason = Literal["too few points", "too little range", "no bounded point", "not positive"]
+Reason = Literal["too few points", "too little range", "no bounded point", "exponent not bounded", "not positive"]
 
 
 class FitRefused(ValueError):
@@ -105,7 +106,7 @@ def fit_ceiling_law(sizes: Sequence[float], above: Sequence[float], upto: Sequen
     threshold for small samples, n log(1 + t^2/(n-2)), which is exact for unrounded normal data.
 
     Raises:
-        FitRefused: as `fit_power_law`, or when no point is bounded from above.
+        FitRefused: as `fit_power_law`, when no point is bounded from above, or when the exponent is not.
     """
     x, low, high = (np.asarray(values, float) for values in (sizes, above, upto))
     if not np.isfinite(high).any():
@@ -137,15 +138,18 @@ def fit_ceiling_law(sizes: Sequence[float], above: Sequence[float], upto: Sequen
     edges = []
     for edge, direction in ((inside[0], -1.0), (inside[1], 1.0)):
         step = 0.02
-        while excess(edge + direction * step) < 0 and step < 100:
+        while excess(edge + direction * step) < 0:
             step *= 2
-        outer = edge + direction * step
-        edges.append(float(optimize.brentq(excess, edge, outer, xtol=1e-5)) if excess(outer) > 0 else outer)
+            if step > STEEPEST:
+                raise FitRefused("exponent not bounded", f"exponents beyond {STEEPEST:g} fit these counts as well")
+        edges.append(float(optimize.brentq(excess, edge, edge + direction * step, xtol=1e-5)))
     _, shift, scatter = _profile(estimate, log_x, bottom, top)
     return Fit(estimate, edges[0], edges[1], float(np.exp(shift)), scatter, n, identified)
 
 
 LEAST_SCATTER = 1e-3
+_UNBOUNDED = 3
+"""scipy's status of a linear program without a finite optimum."""
 
 
 def _identified(log_x: np.ndarray, bottom: np.ndarray, top: np.ndarray) -> tuple[float, float] | None:
@@ -161,6 +165,8 @@ def _identified(log_x: np.ndarray, bottom: np.ndarray, top: np.ndarray) -> tuple
     ends = []
     for sign in (1.0, -1.0):
         found = optimize.linprog([sign, 0.0], A_ub=rows, b_ub=limits, bounds=[(None, None)] * 2, method="highs")
+        if found.status == _UNBOUNDED:
+            raise FitRefused("exponent not bounded", "these counts are reproduced by arbitrarily steep laws")
         if found.status != 0:
             return None
         ends.append(float(found.x[0]))

@@ -39,9 +39,7 @@ def test_generated_round_trip_and_blanks_as_released(story_type: int) -> None:
     told = stories(Babi(story_type=story_type), 20, seed=3)
     assert parse(render(told), story_type) == told
     blanks = {question.blank for story in told for question in story.questions}
-    released = {
-        question.blank for story in read(DATA / file_name(story_type)) for question in story.questions
-    }
+    released = {question.blank for story in read(DATA / file_name(story_type)) for question in story.questions}
     assert blanks == released
 
 

@@ -74,9 +74,7 @@ def hard_configs(draw: st.DrawFn) -> Babi:
 def test_labels_agree_at_any_difficulty(config: Babi, seed: int) -> None:
     told = story(config, np.random.default_rng(seed))
     assert check_stories([told], "clean").disagreements == ()
-    assert (
-        len(told.statements) >= config.size("statements") or "statements" not in SETTINGS[config.story_type]
-    )
+    assert len(told.statements) >= config.size("statements") or "statements" not in SETTINGS[config.story_type]
     if "questions" in SETTINGS[config.story_type]:
         assert len(told.questions) == config.size("questions")
 
@@ -210,6 +208,4 @@ def test_facts_as_documented() -> None:
     assert understand("Yesterday Bill went to the park.") == Fact("bill", "move", "park", "yesterday")
     assert understand("What is the garden north of? ") == Fact("garden", "north?")
     assert understand("Mice are afraid of wolves.") == Fact("mouse", "fears", "wolf")
-    assert understand("The box of chocolates fits inside the box.") == Fact(
-        "box of chocolates", "fits", "box"
-    )
+    assert understand("The box of chocolates fits inside the box.") == Fact("box of chocolates", "fits", "box")

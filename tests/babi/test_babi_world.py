@@ -113,10 +113,7 @@ def test_questions_are_about_the_last_five_statements(story_type: int) -> None:
 @pytest.mark.parametrize("story_type", SLUGS)
 def test_there_follows_as_released(story_type: int) -> None:
     taken = [
-        line.text
-        for story in both(story_type)
-        for line in story.statements
-        if understand(line.text).relation == "get"
+        line.text for story in both(story_type) for line in story.statements if understand(line.text).relation == "get"
     ]
     if story_type == 3:
         share = sum(text.endswith(" there.") for text in taken) / len(taken)
@@ -138,9 +135,7 @@ def test_negated_facts_are_asked_with_the_same_place() -> None:
         for question, above in story.asked():
             asked = understand(question.text)
             last = next(
-                f
-                for f in map(understand, (line.text for line in reversed(above)))
-                if f.subject == asked.subject
+                f for f in map(understand, (line.text for line in reversed(above))) if f.subject == asked.subject
             )
             if last.relation == "not in":
                 assert (last.object, question.answer) == (asked.object, "no")

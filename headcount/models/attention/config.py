@@ -7,7 +7,16 @@ from typing import Literal, NamedTuple, Self
 import pydantic
 
 from headcount.config import BadInput, Config
+from headcount.models.attention.masks import Mask, Visibility
 from headcount.models.attention.scores import Score
+
+
+class Options(NamedTuple):
+    """Choices that the theory layers never make; see `MechanismConfig`."""
+
+    window: int | None = None
+    rope_base: float = 10_000.0
+    bias: bool = False
 
 
 class Sizes(NamedTuple):
@@ -16,6 +25,22 @@ class Sizes(NamedTuple):
     tokens: int
     features: int
     outputs: int
+
+
+def value_width(heads: int, given: int | None, output: str, sizes: Sizes) -> int:
+    """Width of a head's values: as given, else outputs / heads rounded up.
+
+    Raises:
+        BadInput: if concatenated heads are too narrow for the outputs.
+    """
+    least = -(-sizes.outputs // heads)
+    width = given or least
+    if output == "concat" and width < least:
+        raise BadInput(
+            f"{heads} concatenated heads of value_width {width} cannot fill {sizes.outputs} outputs;"
+            f" value_width must be at least {least}"
+        )
+    return width
 
 
 class AttentionConfig(Config):
@@ -48,7 +73,7 @@ class AttentionConfig(Config):
     query_width: int | None = pydantic.Field(default=None, ge=1)
     value_width: int | None = pydantic.Field(default=None, ge=1)
     collapse: Literal["full", "per-head"] = "full"
-    mask: Literal["none", "causal", "flat-causal"] = "none"
+    mask: Mask = "none"
     rope: Literal["none", "token", "virtual"] = "none"
     inverse_temperature: float | None = pydantic.Field(default=None, gt=0)
     start: Literal["random", "router", "identity"] = "random"
@@ -70,19 +95,22 @@ class AttentionConfig(Config):
         """P: pseudo-heads per head, H unless given; 1 without pseudo-heads."""
         return 1 if self.attention == "mha" else self.pseudo_heads or self.heads
 
+    def options(self) -> Options:
+        """Window, rotary base and biases: none here."""
+        return Options()
+
+    @property
+    def visibility(self) -> Visibility:
+        """Which (virtual) tokens a (virtual) token may see."""
+        return Visibility(self.mask, self.options().window, self.pseudo)
+
     def widths(self, sizes: Sizes) -> tuple[int, int]:
         """Query and value width for a task.
 
         Raises:
             BadInput: if concatenated heads are too narrow for the outputs, or a rotary width is odd.
         """
-        least = -(-sizes.outputs // self.heads)
-        width = self.value_width or least
-        if self.output == "concat" and width < least:
-            raise BadInput(
-                f"{self.heads} concatenated heads of value_width {width} cannot fill {sizes.outputs} outputs;"
-                f" value_width must be at least {least}"
-            )
+        width = value_width(self.heads, self.value_width, self.output, sizes)
         queries = self.query_width or (sizes.tokens + sizes.tokens % 2 if self.rope != "none" else sizes.tokens)
         return queries, width
 

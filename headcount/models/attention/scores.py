@@ -1,14 +1,30 @@
-"""From queries and keys to attention weights: masks, rotary positions, and the three scores."""
+"""From queries and keys to attention weights and outputs: rotary positions, the three scores, the fused kernel."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from headcount.models.attention.masks import Visibility, over_visible
 
 Score = Literal["linear", "softmax", "hard"]
+
+
+def masked_softmax(
+    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*#batch query key"] | None
+) -> Float[Tensor, "*batch query key"]:
+    """softmax over allowed keys, in float32 at least; a row with no allowed key gives zeros."""
+    wide = scores.float() if scores.dtype.itemsize < 4 else scores
+    if mask is None:
+        return wide.softmax(-1).to(scores.dtype)
+    # A finite fill: a row of -inf alone would give NaN, in the gradient even when masked later.
+    weights = wide.masked_fill(~mask, torch.finfo(wide.dtype).min).softmax(-1)
+    return weights.to(scores.dtype).masked_fill(~mask, 0.0)
 
 
 def attention_weights(
@@ -16,7 +32,7 @@ def attention_weights(
     keys: Float[Tensor, "*batch key width"],
     score: Score,
     inverse_temperature: float,
-    mask: Bool[Tensor, "query key"] | None = None,
+    mask: Bool[Tensor, "*#batch query key"] | None = None,
 ) -> Float[Tensor, "*batch query key"]:
     """Weights A[i, j] that token i gives to token j.
 
@@ -29,14 +45,10 @@ def attention_weights(
         mask: True where attention is allowed. A row with no allowed key gives zeros.
     """
     scores = queries @ keys.transpose(-1, -2)
+    if score == "softmax":
+        return masked_softmax(scores * inverse_temperature, mask)
     if score == "linear":
         weights = scores * inverse_temperature
-    elif score == "softmax":
-        scores = scores * inverse_temperature
-        if mask is not None:
-            # A finite fill: a row of -inf alone would give NaN, in the gradient even when masked later.
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(-1)
     else:
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
@@ -63,3 +75,98 @@ def rotary(
     cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second = x[..., :half], x[..., half:]
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
+
+
+def softmax_attention_reference(
+    queries: Float[Tensor, "batch heads query width"],
+    keys: Float[Tensor, "batch heads key width"],
+    values: Float[Tensor, "batch heads key value_width"],
+    inverse_temperature: float,
+    mask: Bool[Tensor, "#batch #heads query key"] | None = None,
+) -> Float[Tensor, "batch heads query value_width"]:
+    """softmax_j(beta Q K^T) V with every weight in memory."""
+    return attention_weights(queries, keys, "softmax", inverse_temperature, mask) @ values
+
+
+def softmax_attention(
+    queries: Float[Tensor, "batch heads query width"],
+    keys: Float[Tensor, "batch heads key width"],
+    values: Float[Tensor, "batch heads key value_width"],
+    inverse_temperature: float,
+    mask: Bool[Tensor, "#batch #heads query key"] | None = None,
+) -> Float[Tensor, "batch heads query value_width"]:
+    """`softmax_attention_reference` by the fused kernel, which never holds the weights."""
+    if mask is None:
+        return _fused(queries, keys, values, None, inverse_temperature)
+    some = mask.any(-1, keepdim=True)
+    outputs = _fused(queries, keys, values, mask | ~some, inverse_temperature)
+    return outputs.masked_fill(~some, 0.0)
+
+
+def attend(
+    queries: Float[Tensor, "batch heads token width"],
+    keys: Float[Tensor, "batch heads token width"],
+    values: Float[Tensor, "batch heads token value_width"],
+    inverse_temperature: float,
+    visibility: Visibility,
+    valid: Bool[Tensor, "batch token"] | None = None,
+) -> Float[Tensor, "batch heads token value_width"]:
+    """softmax(beta Q K^T) V over what every token may see; N x N is built for no score and no window."""
+
+    def core(query_side: Sequence[Tensor], key_side: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        return softmax_attention(query_side[0], key_side[0], key_side[1], inverse_temperature, mask)
+
+    return over_visible(core, [queries], [keys, values], visibility, valid)
+
+
+def _fused(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    result: Tensor = _Fused.apply(queries, keys, values, mask, scale)
+    return result
+
+
+class _Fused(torch.autograd.Function):
+    """scaled_dot_product_attention with the rule for `torch.func.vmap` that its CPU kernel lacks: stacked
+    models are further examples."""
+
+    @staticmethod
+    def forward(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        return scaled_dot_product_attention(queries, keys, values, mask, scale=scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.scale = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, mask = ctx.saved_tensors
+        with torch.enable_grad():
+            queries, keys, values = leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+            output = scaled_dot_product_attention(queries, keys, values, mask, scale=ctx.scale)
+        return (*torch.autograd.grad(output, leaves, gradient), None, None)
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        scale: float,
+    ) -> tuple[Tensor, int]:
+        members = info.batch_size
+
+        def merged(tensor: Tensor, dim: int | None) -> Tensor:
+            stacked = tensor.expand(members, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            return stacked.flatten(0, 1)
+
+        tensors = zip((queries, keys, values), in_dims, strict=False)
+        queries, keys, values = (merged(tensor, dim) for tensor, dim in tensors)
+        if mask is not None and not (in_dims[3] is None and mask.shape[0] == 1):
+            batch = len(queries) // members
+            mask = mask if in_dims[3] is None else mask.movedim(in_dims[3], 0)
+            shape = (members, batch, *mask.shape[-3:])
+            mask = mask.expand(shape).flatten(0, 1)
+        outputs = scaled_dot_product_attention(queries, keys, values, mask, scale=scale)
+        return outputs.unflatten(0, (members, -1)), 0

@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from headcount.models import ModelConfig
+from headcount.models import AttentionConfig, ModelConfig
 from headcount.tasks import Task
+from headcount.theory.constructions import Construction
 from headcount.theory.thresholds import finished
 
 
@@ -34,6 +35,7 @@ class Finding:
         predicted, measured: key figures in words, with intervals.
         details: evidence as plain data: numbers, tables (lists of dictionaries), counterexamples.
         contradicted: whether a law that this project itself states failed.
+        corrected: verdict on the corrected form, where the printed one fails.
     """
 
     verdict: Verdict
@@ -41,6 +43,7 @@ class Finding:
     measured: str
     details: dict[str, Any] = field(default_factory=dict)
     contradicted: bool = False
+    corrected: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,13 @@ class Evidence:
         return rows
 
 
+def heads_of(construction: Construction) -> int:
+    """Heads of a compiled attention layer."""
+    config = construction.module.config
+    assert isinstance(config, AttentionConfig)
+    return config.heads
+
+
 @dataclass(frozen=True)
 class Claim:
     """One row of the ledger.
@@ -105,7 +115,11 @@ class Claim:
         return self.check(evidence)
 
 
+SWEPT_BY = {"border-mha": "conditions", "content-features": "conditions", "relation": "relation"}
+"""Preset of sweeps that are not in the quick one."""
+
+
 def no_evidence(predicted: str, sweeps: tuple[str, ...]) -> Finding:
     """What a check says when no stored row speaks to it: never a pass."""
-    command = f"headcount sweep --preset quick --only {','.join(sweeps)}"
+    command = f"headcount sweep --preset {SWEPT_BY.get(sweeps[0], 'quick')} --only {','.join(sweeps)}"
     return Finding(Verdict.NO_EVIDENCE, predicted, f"run: {command}", {"run": command})

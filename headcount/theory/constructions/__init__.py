@@ -54,6 +54,7 @@ from headcount.theory.constructions.printed import (
     workspace_example,
 )
 from headcount.theory.constructions.strictness import nonlinearity, strictness
+from headcount.theory.constructions.width import narrow_polynomial
 
 __all__ = [
     "Construction",
@@ -85,6 +86,7 @@ __all__ = [
     "mha_parameters",
     "mha_polynomial",
     "modulo_count",
+    "narrow_polynomial",
     "nonlinearity",
     "printed_bound",
     "printed_parameters",

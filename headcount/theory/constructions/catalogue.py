@@ -20,6 +20,7 @@ from headcount.theory.constructions.counting import (
 from headcount.theory.constructions.inclusion import Route, folding, inclusion
 from headcount.theory.constructions.polynomial import iha_polynomial, mha_polynomial
 from headcount.theory.constructions.strictness import strictness
+from headcount.theory.constructions.width import narrow_polynomial
 
 
 def catalogue() -> Iterator[Construction]:
@@ -41,6 +42,9 @@ def polynomials() -> Iterator[Construction]:
         yield iha_polynomial(A, k, features)
         yield iha_polynomial(A, k, features, content="positions", value_content="features")
         yield iha_polynomial(A, k, features, output="mixed")
+    symmetric = random_gaussian(11, seed=3)
+    for features, k in ((1, 3), (2, 5)):
+        yield narrow_polynomial(symmetric + symmetric.T, k, features)
 
 
 def borders() -> Iterator[Construction]:

@@ -1,0 +1,237 @@
+"""The front door: every command on a small store, and one sentence with exit code 2 for bad input."""
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from headcount import cli
+from headcount.config import BadInput
+
+FAST = ["--set", "training.steps=200", "--set", "training.test_examples=256", "--workers", "1"]
+
+
+def run(monkeypatch, capsys, *arguments):
+    """Call the console script in this process; returns exit code, output, errors."""
+    monkeypatch.setattr(sys, "argv", ["headcount", *map(str, arguments)])
+    try:
+        cli.main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A small finished store with both tasks and both mechanisms."""
+    folder = tmp_path_factory.mktemp("results")
+    for task in (["polynomial", "--k", "1,2,4,5", "--tokens", "8"], ["cpm3", "--tokens", "2,4,5,9"]):
+        command = [sys.executable, "-m", "headcount", "sweep", *task, "--seeds", "2", "--results", str(folder), *FAST]
+        subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+BAD = [
+    (["reproduce", "--preset", "quik"], "did you mean 'quick'"),
+    (["reproduce", "--preset", "none.toml"], "cannot be read"),
+    (["sweep", "polynomal"], "did you mean 'polynomial'"),
+    (["sweep"], "name a task"),
+    (["sweep", "polynomial", "--preset", "quick"], "name a task"),
+    (["sweep", "polynomial", "--operator", "cylic"], "did you mean 'cyclic'"),
+    (["sweep", "polynomial", "--k", "0"], "k = 0"),
+    (["sweep", "polynomial", "--k", "-3"], "k = -3"),
+    (["sweep", "polynomial", "--k", "four"], "valid integer"),
+    (["sweep", "polynomial", "--heads", "5000"], "heads = 5000"),
+    (["sweep", "polynomial", "--heads", "many"], "allowed: auto, boundary"),
+    (["sweep", "polynomial", "--heads", "5:1"], "is empty"),
+    (["sweep", "polynomial", "--heads", "1:2:3:4"], "is not a range"),
+    (["sweep", "polynomial", "--attention", "mhaa"], "did you mean 'mha'"),
+    (["sweep", "polynomial", "--graph", "/no/such/file"], "cannot be read"),
+    (["sweep", "polynomial", "--seeds", "0"], "at least 1"),
+    (["sweep", "polynomial", "--set", "training.stesp=5"], "did you mean 'steps'"),
+    (["sweep", "polynomial", "--set", "trainig.steps=5"], "did you mean 'training'"),
+    (["sweep", "polynomial", "--set", "training.steps"], "takes key=value"),
+    (["sweep", "polynomial", "--set", "training=5"], "needs a field name"),
+    (["sweep", "polynomial", "--target", "count"], "has no key 'target'"),
+    (["sweep", "polynomial", "--device", "tpu"], "unknown device"),
+    (["sweep", "polynomial", "--workers", "0"], "at least 1"),
+    (["sweep", "polynomial", "--tolerance", "2"], "tolerance"),
+    (["sweep", "--preset", "quick", "--only", "polynomial"], "unknown sweep"),
+    (["sweep", "cpm3", "--set", "task.modulus=1"], "modulus = 1"),
+    (["sweep", "cpm3", "--target", "count"], "has none as configured"),
+    (["sweep", "polynomial", "--results", "/proc/nowhere"], "cannot be used"),
+    (["check", "--results", "/tmp/there-is-no-such-folder"], "no results in"),
+    (["runs", "--results", "/tmp/there-is-no-such-folder"], "no results in"),
+    (["figures", "--results", "/tmp/there-is-no-such-folder"], "no results in"),
+    (["export", "--results", "/tmp/there-is-no-such-folder"], "no results in"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_bad_input_is_one_sentence_and_exit_code_two(monkeypatch, capsys, tmp_path, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = run(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert words in errors
+    assert errors.startswith("headcount: ")
+    assert errors.count("\n") == 1
+    assert "Traceback" not in errors
+
+
+def test_bad_names_on_an_existing_store(monkeypatch, capsys, store):
+    for arguments, words in (
+        (["check", "law-poly-mhaa"], "did you mean 'law-poly-mha'"),
+        (["figures", "head-k"], "did you mean 'heads-k'"),
+        (["export", "--format", "xlsx"], "allowed: csv, parquet"),
+        (["runs", "--status", "finished"], "unknown status"),
+    ):
+        code, _, errors = run(monkeypatch, capsys, *arguments, "--results", store)
+        assert (code, words in errors) == (2, True), errors
+
+
+def test_unknown_option_is_exit_code_two(monkeypatch, capsys):
+    assert run(monkeypatch, capsys, "sweep", "polynomial", "--kk", "3")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "command", [[], *([name] for name in ("sweep", "runs", "export", "check", "figures", "reproduce", "presets"))]
+)
+def test_help(monkeypatch, capsys, command):
+    code, output, _ = run(monkeypatch, capsys, *command, "--help")
+    assert code == 0
+    assert "Usage" in output
+
+
+def test_runs_lists_the_store(monkeypatch, capsys, store):
+    code, output, _ = run(monkeypatch, capsys, "runs", "--results", store)
+    assert code == 0
+    assert "polynomial" in output
+    assert "done" in output
+
+
+def test_export(monkeypatch, capsys, store, tmp_path):
+    for form, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
+        target = tmp_path / f"rows.{form}"
+        code, output, _ = run(monkeypatch, capsys, "export", "--format", form, "--output", target, "--results", store)
+        assert code == 0
+        assert len(read(target)) == int(output.split()[0])
+
+
+def test_check_prints_and_stores_verdicts(monkeypatch, capsys, store):
+    code, output, _ = run(monkeypatch, capsys, "check", "poly-mha-lower", "cpm3-lower", "--json", "--results", store)
+    assert code == 0
+    findings = {finding["claim"]: finding for finding in json.loads(output)}
+    assert findings["poly-mha-lower"]["verdict"] == "SUPPORTED"
+    code, output, _ = run(monkeypatch, capsys, "check", "poly-mha-lower", "--results", store)
+    assert "poly-mha-lower" in output
+    assert "SUPPORTED" in output
+
+
+def test_check_exits_one_when_a_law_is_contradicted(monkeypatch, capsys, store, tmp_path):
+    import shutil
+    import sqlite3
+
+    shutil.copytree(store, tmp_path / "forged")
+    with sqlite3.connect(tmp_path / "forged" / "headcount.sqlite") as database:
+        database.execute("UPDATE results SET best_error = 0.001, error = 0.001")
+    code, output, _ = run(monkeypatch, capsys, "check", "law-poly-mha", "--results", tmp_path / "forged")
+    assert code == 1
+    assert "REFUTED" in output
+
+
+def test_figures_are_drawn_from_the_store_and_are_the_same_every_time(monkeypatch, capsys, store):
+    assert run(monkeypatch, capsys, "figures", "heads-k", "error-heads", "--results", store)[0] == 0
+    folder = store / "figures"
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {"heads-k.png", "heads-k.pdf", "heads-k.svg", "heads-k.json"} <= set(first)
+    runs = json.loads(first["heads-k.json"])["runs"]
+    assert len(runs) > 10
+    run(monkeypatch, capsys, "figures", "heads-k", "error-heads", "--results", store)
+    assert first == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_presets_and_dry_run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, output, _ = run(monkeypatch, capsys, "presets")
+    assert code == 0
+    assert all(name in output for name in ("smoke", "quick", "paper"))
+    code, output, _ = run(monkeypatch, capsys, "sweep", "--preset", "quick", "--only", "graphs-mha", "--dry-run")
+    assert code == 0
+    assert "graphs-mha" in output
+    assert not list(tmp_path.iterdir())
+
+
+def test_users_own_graph_and_order_note(monkeypatch, capsys, tmp_path):
+    (tmp_path / "ring.edges").write_text("a b\nb c\nc d\nd a\n")
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = run(
+        monkeypatch,
+        capsys,
+        "sweep",
+        "polynomial",
+        "--graph",
+        "ring.edges",
+        "--k",
+        "2",
+        "--heads",
+        "1",
+        "--seeds",
+        "1",
+        *FAST,
+    )
+    assert code == 0, errors
+    assert "2 trials" in output
+    code, output, _ = run(
+        monkeypatch,
+        capsys,
+        "sweep",
+        "cpm3",
+        "--tokens",
+        "3",
+        "--heads",
+        "1",
+        "--seeds",
+        "1",
+        "--set",
+        "task.multiplier=11",
+        *FAST,
+    )
+    assert "symmetric in the pair (G = 1 mod M)" in output
+
+
+def test_reproduce_on_a_tiny_preset(monkeypatch, capsys, tmp_path):
+    preset = tmp_path / "tiny.toml"
+    preset.write_text(
+        '[[sweep]]\nname = "polynomial-mha"\ntask = { name = "polynomial", tokens = 5 }\n'
+        'model = { attention = "mha", heads = "auto", score = "linear", content = "positions", value_content = "features" }\n'
+        'training = { steps = 100, test_examples = 128 }\ngrid = { "task.k" = [1, 2], seed = [0] }\n'
+    )
+    results = tmp_path / "results"
+    code, output, errors = run(
+        monkeypatch, capsys, "reproduce", "--preset", preset, "--results", results, "--workers", "1"
+    )
+    assert code == 0, errors
+    summary = (results / "summary.md").read_text()
+    assert "law-poly-mha" in summary
+    assert "NO EVIDENCE" in summary
+    assert "s in all" in output
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("1,4,9", [1, 4, 9]), ("1:4", [1, 2, 3, 4]), ("2:8:3", [2, 5, 8]), ("mha,iha", ["mha", "iha"]),
+     ("0.1,1e-3", [0.1, 1e-3]), ("true", [True])],
+)  # fmt: skip
+def test_values(text, values):
+    assert cli.parse_values(text) == values
+
+
+def test_huge_ranges_are_refused():
+    with pytest.raises(BadInput, match="at most 10,000"):
+        cli.parse_values("1:1000000000")

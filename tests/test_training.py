@@ -1,0 +1,188 @@
+"""Training: the optimiser, stacks against single runs, data against models, NaN as an outcome."""
+
+import math
+
+import pytest
+import torch
+
+from headcount.config import BadInput
+from headcount.experiments.optimiser import StackedAdam, schedule
+from headcount.experiments.training import CHUNK, resolve_device, train
+from headcount.experiments.trial import TrainingConfig, Trial
+
+CPU = torch.device("cpu")
+
+
+def trial(seed=0, task=None, model=None, **training):
+    return Trial.build(
+        {
+            "task": {"name": "polynomial", "k": 3, "tokens": 5, **(task or {})},
+            "model": {"heads": 2, "score": "linear", "content": "positions", "value_content": "features", **(model or {})},
+            "training": {
+                "steps": 40, "batch": 8, "warmup": 5, "validation_examples": 64, "test_examples": 128, **training,
+            },
+            "seed": seed,
+        }
+    )  # fmt: skip
+
+
+def numbers(outcome):
+    return (outcome.error, outcome.best_error, outcome.weight_norm, outcome.curve)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_stacked_adam_is_torch_adamw_with_a_rate_for_every_row(decay):
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(3, 7, generator=generator, dtype=torch.float64).requires_grad_()
+    rates = torch.tensor([0.1, 0.02, 0.003], dtype=torch.float64)
+    alone = [theta.detach()[i].clone().requires_grad_() for i in range(3)]
+    theirs = [
+        torch.optim.AdamW([row], lr=float(rate), weight_decay=decay) for row, rate in zip(alone, rates, strict=True)
+    ]
+    ours = StackedAdam(theta, rates, torch.full((3,), decay, dtype=torch.float64))
+    for _ in range(20):
+        (theta - 1).pow(4).sum().backward()
+        ours.step(1.0)
+        for row, optimiser in zip(alone, theirs, strict=True):
+            optimiser.zero_grad()
+            (row - 1).pow(4).sum().backward()
+            optimiser.step()
+    assert torch.allclose(theta, torch.stack(alone), atol=1e-12)
+
+
+def test_clipping_is_per_model():
+    theta = torch.zeros(2, 3, requires_grad=True)
+    optimiser = StackedAdam(theta, torch.ones(2), torch.zeros(2), clip=1.0)
+    theta.grad = torch.tensor([[3.0, 4.0, 0.0], [0.3, 0.4, 0.0]])
+    optimiser.step(1.0)
+    assert torch.allclose(optimiser.mean / 0.1, torch.tensor([[0.6, 0.8, 0.0], [0.3, 0.4, 0.0]]))
+
+
+def test_schedule_warms_up_falls_and_restarts():
+    config = TrainingConfig(steps=110, warmup=10, restarts=1)
+    assert schedule(0, config) == pytest.approx(0.1)
+    assert schedule(9, config) == 1.0
+    assert schedule(10, config) == 1.0
+    assert schedule(59, config) < 0.01
+    assert schedule(60, config) == 1.0
+    assert schedule(99, TrainingConfig(steps=100, schedule="constant")) == 1.0
+
+
+@pytest.mark.parametrize("attention", ["mha", "iha"])
+@pytest.mark.parametrize("content", ["positions", "full"])
+def test_a_member_of_a_stack_equals_the_same_trial_alone(attention, content):
+    trials = [
+        trial(seed, model={"attention": attention, "content": content}, dtype="float64", learning_rate=rate)
+        for seed in (3, 1)
+        for rate in (0.01, 0.03)
+    ]
+    together = train(trials, CPU)
+    for one, outcome in zip(trials, together, strict=True):
+        alone = train([one], CPU)[0]
+        assert outcome.error == pytest.approx(alone.error, rel=1e-8)
+        assert outcome.best_error == pytest.approx(alone.best_error, rel=1e-8)
+        assert outcome.best_step == alone.best_step
+        assert [p[1] for p in outcome.curve] == pytest.approx([p[1] for p in alone.curve], rel=1e-8)
+
+
+def test_same_trial_gives_the_same_bits():
+    assert numbers(train([trial(2)], CPU)[0]) == numbers(train([trial(2)], CPU)[0])
+
+
+def test_data_do_not_depend_on_the_model(monkeypatch):
+    seen = {}
+
+    def record(name, model):
+        from headcount.tasks import Polynomial
+
+        original, batches = Polynomial.sample, []
+        monkeypatch.setattr(
+            Polynomial, "sample", lambda self, n, g: batches.append(original(self, n, g)) or batches[-1]
+        )
+        torch.manual_seed(len(name))
+        train([trial(5, model=model)], CPU)
+        monkeypatch.setattr(Polynomial, "sample", original)
+        seen[name] = batches
+
+    record("a", {"attention": "mha", "heads": 2})
+    record("bcd", {"attention": "iha", "heads": 3, "mlp_width": 4})
+    assert len(seen["a"]) == len(seen["bcd"]) == math.ceil(40 / CHUNK) + 2
+    for one, other in zip(seen["a"], seen["bcd"], strict=True):
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.targets, other.targets)
+
+
+def test_nan_is_an_outcome_and_leaves_other_members_alone():
+    trials = [trial(0, learning_rate=0.01), trial(0, learning_rate=1e30)]
+    lost = train(trials, CPU)
+    assert lost[1].status == "nan"
+    assert math.isnan(lost[1].error)
+    assert lost[0].status == "done"
+    assert lost[0].error == pytest.approx(train(trials[:1], CPU)[0].error, rel=1e-5)
+
+
+def test_best_weights_are_kept():
+    outcome = train([trial(0, steps=60, schedule="constant", learning_rate=0.3)], CPU)[0]
+    errors = {step: error for step, _, error in outcome.curve}
+    assert outcome.best_step == min(errors, key=errors.get)
+    assert outcome.best_error <= outcome.error + 1e-3
+
+
+def test_training_solves_the_smallest_polynomial():
+    outcome = train([trial(0, model={"heads": 3}, steps=300, learning_rate=0.05, warmup=20)], CPU)[0]
+    assert outcome.best_error < 0.05
+    assert outcome.parameters == Trial.build(trial(model={"heads": 3}).model_dump()).model.parameters(trial().sizes)
+
+
+def test_float64_is_float64():
+    wide, narrow = train([trial(0, dtype="float64")], CPU)[0], train([trial(0)], CPU)[0]
+    assert wide.error == pytest.approx(narrow.error, rel=1e-3)
+    assert wide.error != narrow.error
+
+
+def test_run_id_covers_every_field():
+    base = trial()
+    others = [
+        trial(1), trial(task={"k": 4}), trial(task={"operator_seed": 1}), trial(model={"start_noise": 0.06}),
+        trial(clip=1.0), trial(learning_rate=0.051), trial(test_examples=129),
+    ]  # fmt: skip
+    assert len({one.id for one in [base, *others]}) == len(others) + 1
+    assert Trial.from_json(base.to_json()).id == base.id
+    assert {one.group for one in (base, others[0], others[5])} == {base.group}
+    assert len({one.group for one in [base, *others]}) == len(others) - 1
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"modle": {}}, "did you mean 'model'"),
+        ({"task": {"name": "polynomial"}, "training": {"stesp": 3}}, "did you mean 'steps'"),
+        ({"task": {"name": "polynomial"}, "model": {"score": "hard"}}, "has no gradient"),
+        ({"task": {"name": "polynomial"}, "seed": -1}, "seed = -1"),
+        ({"task": {"name": "polynomial"}, "training": {"weight_decay": 0.1}}, "belongs to optimiser 'adamw'"),
+        ({"task": {"name": "polynomial"}, "training": {"learning_rate": float("nan")}}, "finite"),
+        ({"task": {"name": "polynomial"}, "model": {"output": "concat", "value_width": 1}}, "must be at least"),
+    ],
+)
+def test_bad_trials_are_refused(data, words):
+    with pytest.raises(BadInput, match=words):
+        Trial.build(data)
+
+
+def test_device_names():
+    assert resolve_device("cpu") == CPU
+    with pytest.raises(BadInput, match="unknown device"):
+        resolve_device("gpu")
+    if not torch.cuda.is_available():
+        assert resolve_device("auto") == CPU
+        with pytest.raises(BadInput, match="not available"):
+            resolve_device("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cpu_and_cuda_agree():
+    trials = [trial(seed, dtype="float64", model={"attention": "iha", "content": "full"}) for seed in (0, 1)]
+    here, there = train(trials, CPU), train(trials, torch.device("cuda"))
+    for one, other in zip(here, there, strict=True):
+        assert one.error == pytest.approx(other.error, rel=1e-6)
