@@ -14,12 +14,17 @@ from headcount.tasks.operators import cyclic_shift, matrix_powers, random_gaussi
 from headcount.theory.claims import LEDGER, Evidence, Verdict
 from headcount.theory.fits import FitRefused, fit_ceiling_law, fit_power_law
 from headcount.theory.floors import (
+    concatenated_floor,
     epsilon_rank,
     family_floor,
     floor,
     operator_dimension,
+    operators_of_one_head,
     predicted_heads,
+    rank_floor,
     recheck,
+    span_floor,
+    total_floor,
 )
 from headcount.theory.thresholds import thresholds
 
@@ -63,6 +68,44 @@ def test_operator_dimension_of_interleaved_heads():
             patterns = layer.attention.patterns(torch.zeros(1, 11, 1).double()).reshape(heads**2, -1)
             rank = np.linalg.matrix_rank(patterns.detach().numpy(), tol=1e-9)
             assert rank == operator_dimension(config), (score, heads, pseudo)
+
+
+@pytest.mark.parametrize("score", ["linear", "softmax"])
+def test_operators_of_one_head_and_of_a_collapse_per_head(score):
+    import torch
+
+    from headcount.models import Layer, Sizes
+
+    for heads, pseudo in ((2, 1), (3, 2), (2, 3)):
+        for collapse in ("full", "per-head"):
+            config = model(attention="iha", heads=heads, pseudo_heads=pseudo, score=score, collapse=collapse)
+            layer = Layer(config, Sizes(11, 1, 4)).double()
+            layer.reset(torch.Generator().manual_seed(0))
+            patterns = layer.attention.patterns(torch.zeros(1, 11, 1).double()).detach().numpy()
+            of_one = np.linalg.matrix_rank(patterns[0].reshape(heads, -1), tol=1e-9)
+            assert of_one == operators_of_one_head(config)
+            assert np.linalg.matrix_rank(patterns.reshape(heads**2, -1), tol=1e-9) == operator_dimension(config)
+
+
+def test_concatenated_floor_adds_the_parts_and_is_never_below_the_mixed_one():
+    task = Polynomial.parse({"operator": "karate", "k": 6})
+    for heads in (1, 2, 3, 4, 6):
+        mixed, concatenated = floor(task, model(heads=heads)), floor(task, model(heads=heads, output="concat"))
+        assert concatenated >= mixed - 1e-12
+    parts = concatenated_floor(task.powers(), 2, 1)
+    assert all(recheck(part) for part in parts)
+    own = [family_floor(task.powers()[:3], 1), family_floor(task.powers()[3:], 1)]
+    expected = sum(p.floor**2 * (p.singular_values**2).sum() for p in own) / (task.powers() ** 2).sum()
+    assert total_floor(parts) == pytest.approx(np.sqrt(expected))
+    assert floor(task, model(heads=6, output="concat")) == pytest.approx(0, abs=1e-7)
+
+
+def test_rank_and_span_floors():
+    assert rank_floor(cyclic_shift(7), 5).floor == pytest.approx(np.sqrt(2 / 7))
+    assert span_floor(9, 4).floor == pytest.approx(np.sqrt(5 / 9))
+    assert recheck(rank_floor(random_gaussian(7, seed=0), 3))
+    assert recheck(span_floor(9, 4))
+    assert span_floor(9, 4).floor == pytest.approx(floor(Cpm3(tokens=9), model(heads=4)))
 
 
 def test_certificates_are_rechecked_and_forgeries_noticed():

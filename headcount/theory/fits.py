@@ -137,6 +137,10 @@ def fit_ceiling_law(sizes: Sequence[float], above: Sequence[float], upto: Sequen
 
     edges = []
     for edge, direction in ((inside[0], -1.0), (inside[1], 1.0)):
+        if excess(edge) >= 0:
+            # The identified range is a sliver that a finite scatter cannot resolve: it is the interval.
+            edges.append(edge)
+            continue
         step = 0.02
         while excess(edge + direction * step) < 0:
             step *= 2
