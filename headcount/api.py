@@ -18,6 +18,8 @@ from headcount.config import BadInput, choose
 from headcount.experiments import TOLERANCE, Report, Store, Sweep, Trial, load_preset, run
 from headcount.experiments.store import FILE_NAME
 from headcount.experiments.sweep import theorem_setting
+from headcount.tasks import TASKS, Task, babi, random_stream
+from headcount.tasks import describe as tasks
 from headcount.theory.claims import LEDGER, Claim, Evidence, Finding
 from headcount.theory.fits import Fit, fit_ceiling_law
 from headcount.theory.thresholds import thresholds
@@ -242,6 +244,94 @@ def _verdict_words(claim: Claim, finding: Finding | None) -> str:
     if finding is None:
         return f"from training: {claim.finding(NOTHING_STORED).measured}"
     return f"{finding.verdict}" + (f"; corrected form {finding.corrected}" if finding.corrected else "")
+
+
+def _task(name: str, fields: Mapping[str, Any]) -> Task:
+    return TASKS[choose(name, TASKS, "task")].parse({"name": name, **fields})
+
+
+def describe_task(name: str, fields: Mapping[str, Any] | None = None, examples: int = 512) -> dict[str, str]:
+    """One row of the task table; chance and the best shortcut are measured on fresh examples.
+
+    Raises:
+        BadInput: on an unknown task or field.
+    """
+    task = _task(name, fields or {})
+    floors = tasks.floors(task, examples, random_stream(0, "validation"))
+    chance, *others = floors.items()
+    best = (min if task.kind == "real" else max)(others or [chance], key=lambda item: item[1])
+    unit = "relative error" if task.kind == "real" else "accuracy"
+    return {
+        "task": name,
+        "asks": tasks.asks(task),
+        "theory": tasks.theory(task),
+        "chance": f"{chance[1]:.2f} {unit} ({chance[0]})",
+        "shortcut": f"{best[1]:.2f} ({best[0]})",
+    }
+
+
+def show_task(name: str, fields: Mapping[str, Any], seed: int, n: int) -> str:
+    """Readable examples of a task.
+
+    Raises:
+        BadInput: on an unknown task or field.
+    """
+    return tasks.show(_task(name, fields), seed, n)
+
+
+def task_statistics(name: str, fields: Mapping[str, Any], examples: int, seed: int) -> dict[str, Any]:
+    """Statistics and shortcut floors of a task as plain data.
+
+    Raises:
+        BadInput: on an unknown task or field.
+    """
+    task = _task(name, fields)
+    floors = tasks.floors(task, examples, random_stream(seed, "validation"))
+    found: dict[str, Any] = plain(
+        {"task": task.model_dump(), **tasks.statistics(task, examples, seed), "floors": floors}
+    )
+    return found
+
+
+def read_stories(path: str) -> dict[str, Any]:
+    """What a bAbI file holds.
+
+    Raises:
+        BadInput: naming file and line, if it is malformed.
+    """
+    stories = babi.read(path)
+    counts = {"stories": len(stories), "questions": sum(len(story.questions) for story in stories)}
+    found: dict[str, Any] = plain({**counts, **asdict(babi.statistics(stories))})
+    return found
+
+
+def write_stories(path: str, fields: Mapping[str, Any], count: int, seed: int) -> int:
+    """Generate stories, write them in the released format, and return the number of questions.
+
+    Raises:
+        BadInput: on impossible settings, or a path that cannot be written.
+    """
+    made = babi.stories(babi.Babi.parse(fields), count, seed)
+    babi.write(path, made)
+    return sum(len(story.questions) for story in made)
+
+
+def check_stories(path: str) -> list[dict[str, Any]]:
+    """Solver against labels, one row a story type.
+
+    Raises:
+        BadInput: naming file and line, if a file is malformed.
+    """
+    return [
+        {
+            "type": report.story_type,
+            "questions": report.questions,
+            "right answers": report.right_answers,
+            "right supports": report.right_supports,
+            "disagreements": [str(one) for one in report.disagreements],
+        }
+        for report in babi.check(path)
+    ]
 
 
 def plain(value: Any) -> Any:

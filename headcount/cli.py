@@ -357,6 +357,102 @@ def claims_document(
     print(output)
 
 
+tasks_app = typer.Typer(invoke_without_command=True, help="The tasks: what each asks, and what shortcuts reach.")
+app.add_typer(tasks_app, name="tasks")
+SettingsOption = Annotated[list[str] | None, typer.Option("--set", help="A field of the task: m_low=5.")]
+
+
+@tasks_app.callback()
+def tasks_table(context: typer.Context, as_json: JsonOption = False) -> None:
+    """Every task with what it asks, what theory says, chance, and the best shortcut (measured now)."""
+    if context.invoked_subcommand is not None:
+        return
+    rows = [api.describe_task(name) for name in TASKS]
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table("task", "asks", "theory", "chance", "best shortcut", show_lines=True)
+    for row in rows:
+        table.add_row(row["task"], row["asks"], row["theory"], row["chance"], row["shortcut"])
+    _console().print(table)
+
+
+@tasks_app.command("show")
+def tasks_show(
+    name: Annotated[str, typer.Argument(help="A task.")],
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    n: Annotated[int, typer.Option("--n", min=1, max=1000, help="Examples.")] = 3,
+    settings: SettingsOption = None,
+) -> None:
+    """Readable examples: story, matrix or sequence, with the answer and why."""
+    print(api.show_task(name, _fields(settings), seed, n))
+
+
+@tasks_app.command("stats")
+def tasks_stats(
+    name: Annotated[str, typer.Argument(help="A task.")],
+    examples: Annotated[int, typer.Option(min=2, max=1_000_000)] = 4096,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    settings: SettingsOption = None,
+) -> None:
+    """Label balance, lengths, shortcut floors, duplicates, and overlap between training and test."""
+    print(json.dumps(api.task_statistics(name, _fields(settings), examples, seed), indent=1))
+
+
+def _fields(settings: list[str] | None) -> dict[str, Any]:
+    pairs = [setting.partition("=") for setting in settings or []]
+    if wrong := next((key for key, equals, _ in pairs if not equals), None):
+        raise BadInput(f"--set takes key=value; got '{wrong}'")
+    return {key.strip(): _parse_value(text) for key, _, text in pairs}
+
+
+babi_app = typer.Typer(no_args_is_help=True, help="bAbI stories in the released file format.")
+app.add_typer(babi_app, name="babi")
+
+
+@babi_app.command("read")
+def babi_read(path: Annotated[str, typer.Argument(help="A file, qaN_..txt.")], as_json: JsonOption = False) -> None:
+    """Read a file and say what it holds: stories, questions, lengths, vocabulary, answers."""
+    figures_of = api.read_stories(path)
+    print(
+        json.dumps(figures_of, indent=1)
+        if as_json
+        else "\n".join(f"{key}: {value}" for key, value in figures_of.items())
+    )
+
+
+@babi_app.command("write")
+def babi_write(
+    path: Annotated[str, typer.Argument(help="File to write.")],
+    story_type: Annotated[int, typer.Option("--type", help="Story type, 1 to 20.")],
+    count: Annotated[int, typer.Option("--stories", min=1, max=1_000_000)] = 200,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    settings: SettingsOption = None,
+) -> None:
+    """Generate stories and write them in the released format."""
+    questions = api.write_stories(path, {"story_type": story_type, **_fields(settings)}, count, seed)
+    print(f"{count} stories with {questions} questions in {path}")
+
+
+@babi_app.command("check")
+def babi_check(
+    path: Annotated[str, typer.Argument(help="A file, or a folder of qaN_..txt files.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Solve real files from their text and compare answers and supports. Exit code 1 on any disagreement."""
+    rows = api.check_stories(path)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+    else:
+        table = Table("type", "questions", "right answers", "right supports", "first disagreement")
+        for row in rows:
+            first = row["disagreements"][0] if row["disagreements"] else ""
+            table.add_row(*(str(row[key]) for key in ("type", "questions", "right answers", "right supports")), first)
+        _console().print(table)
+    if any(row["disagreements"] for row in rows):
+        raise typer.Exit(1)
+
+
 @app.command()
 def figures(
     names: Annotated[list[str] | None, typer.Argument(help="Figures by name; all if none is named.")] = None,

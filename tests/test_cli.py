@@ -9,6 +9,7 @@ import pytest
 
 from headcount import cli
 from headcount.config import BadInput
+from headcount.tasks import TASKS
 
 FAST = ["--set", "training.steps=200", "--set", "training.test_examples=256", "--workers", "1"]
 
@@ -100,7 +101,25 @@ def test_unknown_option_is_exit_code_two(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", [[], *([name] for name in ("sweep", "runs", "export", "check", "figures", "reproduce", "presets"))]
+    "command",
+    [
+        [],
+        *(
+            [name]
+            for name in (
+                "tasks",
+                "babi",
+                "claims",
+                "sweep",
+                "runs",
+                "export",
+                "check",
+                "figures",
+                "reproduce",
+                "presets",
+            )
+        ),
+    ],
 )
 def test_help(monkeypatch, capsys, command):
     code, output, _ = run(monkeypatch, capsys, *command, "--help")
@@ -230,6 +249,55 @@ def test_reproduce_on_a_tiny_preset(monkeypatch, capsys, tmp_path):
 )  # fmt: skip
 def test_values(text, values):
     assert cli.parse_values(text) == values
+
+
+def test_tasks_are_listed_shown_and_measured(monkeypatch, capsys):
+    code, output, _ = run(monkeypatch, capsys, "tasks", "--json")
+    rows = {row["task"]: row for row in json.loads(output)}
+    assert code == 0
+    assert set(rows) == set(TASKS)
+    assert all(row["chance"] and row["shortcut"] for row in rows.values())
+    code, output, _ = run(monkeypatch, capsys, "tasks", "show", "relation", "--n", "1")
+    assert "R o R" in output
+    code, output, _ = run(
+        monkeypatch, capsys, "tasks", "stats", "function", "--examples", "500", "--set", "smallest=26"
+    )
+    found = json.loads(output)
+    assert found["task"]["smallest"] == 26
+    assert found["floors"]["count of zeros"] > 0.6
+    for arguments, words in (
+        (("show", "relations"), "did you mean 'relation'"),
+        (("show", "relation", "--set", "larges=7"), "did you mean 'largest'"),
+        (("show", "relation", "--set", "larges"), "takes key=value"),
+        (("stats", "cpm3", "--set", "modulus=1"), "modulus = 1"),
+    ):
+        code, _, errors = run(monkeypatch, capsys, "tasks", *arguments)
+        assert (code, words in errors) == (2, True), errors
+
+
+def test_babi_files_are_written_read_and_checked(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "qa3_three-supporting-facts_test.txt"
+    code, output, _ = run(monkeypatch, capsys, "babi", "write", path, "--type", "3", "--stories", "4")
+    assert code == 0
+    assert "4 stories with 20 questions" in output
+    code, output, _ = run(monkeypatch, capsys, "babi", "read", path, "--json")
+    assert json.loads(output)["questions"] == 20
+    code, output, _ = run(monkeypatch, capsys, "babi", "check", path, "--json")
+    assert code == 0
+    assert json.loads(output)[0]["right answers"] == 20
+    lines = path.read_text().splitlines(keepends=True)
+    at = next(index for index, line in enumerate(lines) if "\t" in line)
+    question, answer, support = lines[at].split("\t")
+    other = "office" if answer != "office" else "garden"
+    path.write_text("".join([*lines[:at], f"{question}\t{other}\t{support}", *lines[at + 1 :]]))
+    code, output, _ = run(monkeypatch, capsys, "babi", "check", path)
+    assert code == 1
+    path.write_text("".join([*lines[:2], "not a line\n", *lines[2:]]))
+    code, _, errors = run(monkeypatch, capsys, "babi", "read", path)
+    assert code == 2
+    assert ":3" in errors or "line 3" in errors
+    code, _, errors = run(monkeypatch, capsys, "babi", "write", tmp_path / "no" / "x.txt", "--type", "3")
+    assert code == 2
 
 
 def test_huge_ranges_are_refused():

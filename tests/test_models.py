@@ -284,3 +284,16 @@ def test_a_causal_mask_lets_a_token_see_itself():
 def test_registry_classes():
     assert isinstance(build({"attention": "mha"})[1].attention, MultiHeadAttention)
     assert isinstance(build({"attention": "iha"})[1].attention, InterleavedHeadAttention)
+
+
+@pytest.mark.parametrize("fields", [f for f in VARIANTS if f["score"] != "hard"][::2], ids=str)
+def test_padding_is_never_looked_at(fields):
+    _, layer = build({**fields, "output": "mixed"})
+    generator = torch.Generator().manual_seed(1)
+    x, other = torch.randn(2, 2, 5, 3, dtype=torch.float64, generator=generator)
+    valid = torch.tensor([[True, True, False, True, False], [True] * 5])
+    other = torch.where(valid[..., None], x, other)
+    with torch.no_grad():
+        assert torch.allclose(layer(x, valid)[valid], layer(other, valid)[valid], atol=1e-12)
+        assert torch.allclose(layer(x, valid)[1], layer(x)[1], atol=1e-12)
+        assert not torch.allclose(layer(x, valid)[0], layer(x)[0], atol=1e-6)

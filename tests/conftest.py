@@ -1,0 +1,5 @@
+"""Tests use one thread, as training does."""
+
+import torch
+
+torch.set_num_threads(1)
