@@ -108,13 +108,13 @@ def content_rows(entries, task, **model):
     return Evidence(pd.DataFrame(made), tasks.__getitem__, models.__getitem__, 0.1)
 
 
-def test_border_claim_needs_low_errors_and_growing_weights():
+def test_border_claim_needs_low_errors_and_measures_growing_weights():
     task = Polynomial(k=5, tokens=8)
     falling = [(4, 0.2, 10.0, "full"), (4, 0.05, 20.0, "full"), (3, 0.5, 9.0, "full")]
     claim = LEDGER["border-trained"]
-    assert claim.finding(content_rows(falling, task, score="linear")).verdict == Verdict.SUPPORTED
-    shrinking = [(4, 0.2, 20.0, "full"), (4, 0.05, 10.0, "full")]
-    assert claim.finding(content_rows(shrinking, task, score="linear")).verdict == Verdict.UNRESOLVED
+    finding = claim.finding(content_rows(falling, task, score="linear"))
+    assert finding.verdict == Verdict.SUPPORTED
+    assert finding.details["slope of log weight norm in log error, at the border"] == pytest.approx(-0.5)
     high = [(4, 0.5, 10.0, "full"), (4, 0.44, 20.0, "full")]
     assert claim.finding(content_rows(high, task, score="linear")).verdict == Verdict.UNRESOLVED
     assert claim.finding(content_rows([(5, 0.01, 1.0, "full")], task, score="linear")).verdict == Verdict.NO_EVIDENCE

@@ -256,8 +256,8 @@ def border(evidence: Evidence) -> Figure:
     axes[0].xaxis.get_major_locator().set_params(integer=True)
     axes[0].set_xlabel("heads H")
     axes[0].set_ylabel("relative error, best run")
-    axes[1].set_xscale("log")
-    axes[1].set_yscale("log")
+    _number_axis(axes[1], y=False)
+    axes[1].set_xticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
     axes[1].set_xlabel("relative error at k - 1 heads (IHA: ceil(sqrt(k - 1)))")
     axes[1].set_ylabel("norm of all weights")
     handles = [Line2D([], [], color=c, label=f"N = {int(n)}") for c, n in zip(SERIES, tokens, strict=False)]

