@@ -235,11 +235,14 @@ def _listen(
 def _worker(folder: str, device: str, inbox: multiprocessing.Queue, outbox: multiprocessing.Queue) -> None:
     # Ctrl-C reaches every process of the terminal; the parent ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    store, where, pid = Store(folder), resolve_device(device), os.getpid()
+    store, where, pid, parent = Store(folder), resolve_device(device), os.getpid(), os.getppid()
     while (texts := inbox.get()) is not None:
         group = [Trial.from_json(text) for text in texts]
 
         def tell(step: int, label: str, steps: int = group[0].training.steps) -> None:
+            if os.getppid() != parent:
+                # The parent was killed and cannot end its workers; what this one holds counts as abandoned.
+                os._exit(1)
             outbox.put((pid, step, step == steps and not label, label))
 
         _run_here([group], store, where, tell)

@@ -21,7 +21,7 @@ from headcount.tasks.task import Measure, Split
 CHUNK = 32
 """Training steps whose data are drawn in one call. Part of what defines the data: see trial.SCHEMA."""
 
-EVALUATION_SLICE = 512
+EVALUATION_SLICE = 256
 """Held-out examples that pass through the models at once."""
 
 
@@ -183,7 +183,14 @@ def _pick(per_seed: Float[Tensor, "seeds ..."], member_seed: Int[Tensor, " membe
 def _measure(
     ensemble: Ensemble, task: Task, held_out: tuple[Tensor, Tensor], member_seed: Int[Tensor, " members"]
 ) -> Measure:
-    """How good every member is on a held-out sample."""
+    """How good every member is on a held-out sample, which passes through in slices."""
     inputs, targets = held_out
-    parts = [ensemble(_pick(part, member_seed)) for part in inputs.split(EVALUATION_SLICE, dim=1)]
-    return task.measure(torch.cat(parts, dim=1), _pick(targets, member_seed))
+    mistakes, accuracies = [], []
+    for x, y in zip(inputs.split(EVALUATION_SLICE, 1), targets.split(EVALUATION_SLICE, 1), strict=True):
+        outputs, wanted = ensemble(_pick(x, member_seed)), _pick(y, member_seed)
+        mistakes.append(task.mistakes(outputs, wanted))
+        accuracy = task.accuracy(outputs, wanted)
+        if accuracy is not None:
+            accuracies.append(accuracy * (x.shape[1] / inputs.shape[1]))
+    weights = _pick(task.denominators(targets), member_seed)
+    return task.judge(torch.cat(mistakes, -1), weights, torch.stack(accuracies).sum(0) if accuracies else None)

@@ -32,25 +32,6 @@ def random_stream(seed: int, split: Split, chunk: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(int(words[0]))
 
 
-def relative_error(
-    outputs: Float[Tensor, "*stack examples tokens outputs"],
-    targets: Float[Tensor, "*stack examples tokens outputs"],
-) -> tuple[Float[Tensor, " *stack"], Float[Tensor, " *stack"]]:
-    """Root mean squared error over that of the best constant answer, with its standard error.
-
-    0 is perfect, 1 is what the mean of the targets reaches. The standard error is that of a ratio
-    of means over examples (delta method), halved on the way through the square root.
-    """
-    mistakes = (outputs - targets).square().sum((-1, -2)).double()
-    spread = (targets - targets.mean(-3, keepdim=True)).square().sum((-1, -2)).double()
-    ratio = mistakes.mean(-1) / spread.mean(-1)
-    examples = mistakes.shape[-1]
-    residual = mistakes - ratio.unsqueeze(-1) * spread
-    deviation = residual.square().mean(-1).sqrt() / (spread.mean(-1) * examples**0.5)
-    error = ratio.sqrt()
-    return error, deviation / (2 * error).clamp_min(1e-300)
-
-
 class Measure(NamedTuple):
     """How good answers are, for every model of a stack.
 
@@ -62,6 +43,27 @@ class Measure(NamedTuple):
     error: Float[Tensor, " *stack"]
     stderr: Float[Tensor, " *stack"]
     accuracy: Float[Tensor, " *stack"] | None
+
+
+def ratio_of_means(
+    mistakes: Float[Tensor, "*stack examples"], weights: Float[Tensor, "*stack examples"]
+) -> tuple[Float[Tensor, " *stack"], Float[Tensor, " *stack"]]:
+    """sum of mistakes / sum of weights, with its standard error over examples (delta method)."""
+    ratio = mistakes.sum(-1) / weights.sum(-1)
+    residual = mistakes - ratio.unsqueeze(-1) * weights
+    return ratio, residual.square().sum(-1).sqrt() / weights.sum(-1)
+
+
+def relative_error(
+    outputs: Float[Tensor, "*stack examples tokens outputs"],
+    targets: Float[Tensor, "*stack examples tokens outputs"],
+) -> tuple[Float[Tensor, " *stack"], Float[Tensor, " *stack"]]:
+    """Root mean squared error over that of the best constant answer, with its standard error.
+
+    0 is perfect, 1 is what the mean of the targets reaches.
+    """
+    measure = Task(name="real").measure(outputs, targets)
+    return measure.error, measure.stderr
 
 
 class Task(Config):
@@ -118,6 +120,37 @@ class Task(Config):
         per_model = tuple(range(-2, 0)) if self.kind == "classes" else tuple(range(-3, 0))
         return losses.sum(per_model) / asked.sum(per_model).clamp_min(1)
 
+    def mistakes(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, "*stack examples"]:
+        """How wrong the answers of each example are: summed squared error, or the number of wrong answers.
+        Not finite where outputs are not: a model that says NaN has answered nothing."""
+        if self.kind == "real":
+            return (outputs - targets).square().sum((-1, -2)).double()
+        chosen = outputs.argmax(-1) if self.kind == "classes" else (outputs > 0).long()
+        wrong = (chosen != targets) & (targets != IGNORED)
+        lost = (~outputs.isfinite()).any(-1).any(-1)
+        return wrong.sum((-1,) if self.kind == "classes" else (-1, -2)).double().masked_fill(lost, float("nan"))
+
+    def denominators(self, targets: Tensor) -> Float[Tensor, "*stack examples"]:
+        """What mistakes are relative to: the summed squared error of the best constant answer, or the number
+        of answers asked for."""
+        if self.kind == "real":
+            return (targets - targets.mean(-3, keepdim=True)).square().sum((-1, -2)).double()
+        return (targets != IGNORED).sum((-1,) if self.kind == "classes" else (-1, -2)).double()
+
+    def judge(
+        self,
+        mistakes: Float[Tensor, "*stack examples"],
+        denominators: Float[Tensor, "*stack examples"],
+        accuracy: Float[Tensor, " *stack"] | None = None,
+    ) -> Measure:
+        """Error from `mistakes` and `denominators` of all examples; `accuracy` as `Task.accuracy` gives it."""
+        ratio, deviation = ratio_of_means(mistakes, denominators)
+        if self.kind != "real":
+            return Measure(ratio, deviation, 1 - ratio)
+        error = ratio.sqrt()
+        # The square root halves a relative standard error.
+        return Measure(error, deviation / (2 * error).clamp_min(1e-300), accuracy)
+
     def measure(self, outputs: Tensor, targets: Tensor) -> Measure:
         """Judge answers.
 
@@ -125,20 +158,7 @@ class Task(Config):
             outputs: (*stack, examples, tokens, output_width).
             targets: the same shape, or without the last axis for "classes".
         """
-        if self.kind == "real":
-            return Measure(*relative_error(outputs, targets), self.accuracy(outputs, targets))
-        asked = targets != IGNORED
-        chosen = outputs.argmax(-1) if self.kind == "classes" else (outputs > 0).long()
-        wrong = (chosen != targets) & asked
-        answers = (-1,) if self.kind == "classes" else (-1, -2)
-        mistakes, questions = wrong.sum(answers).double(), asked.sum(answers).double()
-        error = mistakes.sum(-1) / questions.sum(-1)
-        # Answers of one example are not independent, so the standard error is that over examples.
-        residual = mistakes - error.unsqueeze(-1) * questions
-        deviation = residual.square().sum(-1).sqrt() / questions.sum(-1)
-        # A model whose outputs are not finite has answered nothing.
-        error = error.masked_fill(~outputs.isfinite().all(-1).all(-1).all(-1), float("nan"))
-        return Measure(error, deviation, 1 - error)
+        return self.judge(self.mistakes(outputs, targets), self.denominators(targets), self.accuracy(outputs, targets))
 
     def accuracy(
         self,
