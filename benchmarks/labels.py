@@ -25,7 +25,9 @@ def main(tokens: int = 512, multiplier: int = 75, modulus: int = 37) -> None:
     one = batch[0].numpy()
     slow = median_seconds(lambda: pair_counts_brute(one, multiplier, modulus), 3)
     assert pair_counts(batch[0], multiplier, modulus).tolist() == pair_counts_brute(one, multiplier, modulus)
-    print(f"N = {tokens}, M = {modulus}: {fast * 1e6:.1f} us a sequence by histogram, {slow:.2f} s by enumeration, ratio {slow / fast:,.0f}")
+    print(
+        f"N = {tokens}, M = {modulus}: {fast * 1e6:.1f} us a sequence by histogram, {slow:.2f} s by enumeration, ratio {slow / fast:,.0f}"
+    )
 
 
 if __name__ == "__main__":

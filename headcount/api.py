@@ -17,7 +17,7 @@ from headcount import figures
 from headcount.config import BadInput, choose
 from headcount.experiments import TOLERANCE, Report, Store, Sweep, Trial, load_preset, run
 from headcount.experiments.store import FILE_NAME
-from headcount.experiments.sweep import theorem_setting
+from headcount.experiments.sweep import defaults
 from headcount.tasks import TASKS, Task, babi, random_stream
 from headcount.tasks import describe as tasks
 from headcount.theory.claims import LEDGER, Claim, Evidence, Finding
@@ -380,25 +380,27 @@ def sweep(
     grid: dict[str, Any] = {}
     for key, value in fields.items():
         grid[key.replace("__", ".") if "__" in key else f"task.{key}"] = value
-    made = theorem_sweep(task, {**grid, "model.attention": list(attention)}, heads, seeds, tolerance, name)
+    made = task_sweep(task, {**grid, "model.attention": list(attention)}, heads, seeds, tolerance, name)
     run_sweeps([made], results, device, workers, on_progress)
     return Results(results, tolerance)
 
 
-def theorem_sweep(
+def task_sweep(
     task: str, grid: Mapping[str, Any], heads: Sequence[int] | str, seeds: int, tolerance: float, name: str | None
 ) -> Sweep:  # fmt: skip
-    """A sweep of `task` in the setting of the theorem, with the fields of `grid` changed or swept."""
+    """A sweep of `task` from its default setting, with the fields of `grid` changed or swept."""
     if seeds < 1:
         raise BadInput(f"seeds = {seeds}: at least 1 is needed")
     axes = {key: list(value) if isinstance(value, (list, tuple, range)) else [value] for key, value in grid.items()}
     axes["model.heads"] = [heads] if isinstance(heads, str) else list(heads)
     axes["seed"] = list(range(seeds))
+    model, training = defaults(task)
     return Sweep.parse(
         {
             "name": name or task,
             "task": {"name": task},
-            "model": theorem_setting(task),
+            "model": model,
+            "training": training,
             "grid": axes,
             "tolerance": tolerance,
         }

@@ -169,7 +169,7 @@ def _print_findings(findings: list[tuple[Claim, Finding]]) -> None:
 
 @app.command()
 def sweep(
-    task: Annotated[str | None, typer.Argument(help="polynomial or cpm3; or use --preset.")] = None,
+    task: Annotated[str | None, typer.Argument(help="A task, see 'headcount tasks'; or use --preset.")] = None,
     k: Annotated[str | None, typer.Option(help="Terms of the polynomial: 1,4,9 or 1:25.")] = None,
     tokens: Annotated[str | None, typer.Option(help="Sequence length N.")] = None,
     operator: Annotated[str | None, typer.Option(help="cyclic, orthogonal, gaussian, karate, les-miserables, davis, florentine.")] = None,
@@ -229,7 +229,7 @@ def _chosen_sweeps(
             raise BadInput("--only chooses sweeps of a --preset")
         choose(task or "", TASKS, "task")
         grid = {**axes, "model.attention": parse_values(attention)}
-        return [api.theorem_sweep(task or "", grid, parse_heads(heads), seeds, tolerance, None)]  # fmt: skip
+        return [api.task_sweep(task or "", grid, parse_heads(heads), seeds, tolerance, None)]  # fmt: skip
     sweeps = load_preset(preset)
     if only is not None:
         names = [choose(name.strip(), [made.name for made in sweeps], "sweep") for name in only.split(",")]

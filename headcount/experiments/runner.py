@@ -161,8 +161,8 @@ def _run_here(waiting: list[list[Trial]], store: Store, device: torch.device, te
 
 
 def _label(trial: Trial) -> str:
-    task = trial.task
-    return f"{task.name} N={task.length} outputs={task.output_width} {trial.model.attention} H={trial.model.heads}"
+    task, fields = trial.task, trial.flat()
+    return f"{task.name} N={task.length} outputs={task.output_width} {fields['model.attention']} H={fields.get('model.heads', 1)}"
 
 
 def _train_group(

@@ -17,7 +17,7 @@ import pandas as pd
 
 from headcount.config import BadInput
 from headcount.experiments.training import Outcome
-from headcount.experiments.trial import Trial
+from headcount.experiments.trial import Trial, flatten
 
 STORE_VERSION = 1
 FILE_NAME = "headcount.sqlite"
@@ -218,7 +218,7 @@ class Store:
             self._database,
         )
         table = table.loc[:, ~table.columns.duplicated()]
-        fields = pd.DataFrame([_flatten(json.loads(config)) for config in table["config"]], index=table.index)
+        fields = pd.DataFrame([flatten(json.loads(config)) for config in table["config"]], index=table.index)
         numbers = table.drop(columns=["id", "sweep", "status", "config"])
         return pd.concat([table[["id", "sweep", "status"]], fields, numbers], axis=1)
 
@@ -238,13 +238,6 @@ class Store:
     def verdicts(self) -> pd.DataFrame:
         """Stored verdicts: claim, verdict, predicted, measured, details (JSON), computed_at."""
         return pd.read_sql_query("SELECT * FROM verdicts", self._database)
-
-
-def _flatten(config: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for part, value in config.items():
-        flat |= {f"{part}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {part: value}
-    return flat
 
 
 def _abandoned(owner: str | None, heartbeat: float | None) -> bool:

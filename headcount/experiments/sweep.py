@@ -14,6 +14,7 @@ import pydantic
 from headcount.config import BadInput, Config, choose
 from headcount.experiments.trial import Trial, parse_task
 from headcount.models import MECHANISMS
+from headcount.tasks import TASKS
 from headcount.theory.floors import operator_family, predicted_heads
 
 TOLERANCE = 0.1
@@ -89,19 +90,34 @@ class Sweep(Config):
         return sorted(heads for heads in around if heads >= 1)
 
 
-_THEOREM_SETTINGS: dict[str, dict[str, Any]] = {
-    "polynomial": {"score": "linear", "content": "positions", "value_content": "features", "output": "mixed"},
-    "cpm3": {"score": "softmax", "content": "positions", "value_content": "features", "output": "mixed"},
+_LAYER = {"content": "positions", "value_content": "features", "output": "mixed"}
+_NETWORK = {"network": "transformer", "width": 64}
+_CAUSAL = {**_NETWORK, "mask": "causal", "depth": 2}
+
+DEFAULT_MODELS: dict[str, dict[str, Any]] = {
+    "polynomial": {**_LAYER, "score": "linear"},
+    "filter": {**_LAYER, "score": "linear"},
+    "cpm3": {**_LAYER, "score": "softmax"},
+    "hops": _CAUSAL,
+    "recall": _CAUSAL,
+    "retrieval": _CAUSAL,
+    "tracking": _CAUSAL,
+    "babi": {**_NETWORK, "depth": 2},
 }
+"""Where a sweep of a task starts: the setting of the paper's theorem and of our floor (patterns from positions),
+or a small transformer, of one layer if none is named here."""
+
+NETWORK_TRAINING = {"learning_rate": 0.002, "batch": 64, "optimiser": "adamw", "clip": 1.0}
 
 
-def theorem_setting(task: str) -> dict[str, Any]:
-    """Model fields under which the paper's theorem on a task, and our floor, apply: patterns from positions.
+def defaults(task: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Model and training fields from which a sweep of a task starts.
 
     Raises:
         BadInput: on an unknown task.
     """
-    return dict(_THEOREM_SETTINGS[choose(task, _THEOREM_SETTINGS, "task")])
+    model = dict(DEFAULT_MODELS.get(choose(task, TASKS, "task"), _NETWORK))
+    return model, dict(NETWORK_TRAINING) if "network" in model else {}
 
 
 def set_field(data: dict[str, Any], key: str, value: Any) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from headcount.config import BadInput
 from headcount.experiments.optimiser import StackedAdam, schedule
 from headcount.experiments.trial import Trial
-from headcount.models import Ensemble, Layer, build_ensemble
+from headcount.models import Ensemble, build_ensemble
 from headcount.tasks import Task, random_stream
 from headcount.tasks.task import Measure, Split
 
@@ -113,9 +113,7 @@ def train(
     seeds = sorted({trial.seed for trial in trials})
     member_seed = torch.tensor([seeds.index(trial.seed) for trial in trials], device=device)
     data = _Data(first.task, seeds, device, dtype)
-    ensemble = build_ensemble(
-        lambda: Layer(first.model, first.sizes), [initial_weights(trial.seed) for trial in trials]
-    ).to(device, dtype)
+    ensemble = build_ensemble(first.build_model, [initial_weights(trial.seed) for trial in trials]).to(device, dtype)
     per_member = [[trial.training.learning_rate, trial.training.weight_decay] for trial in trials]
     rates, decays = torch.tensor(per_member, device=device, dtype=dtype).T
     optimiser = StackedAdam(ensemble.theta, rates, decays, config.clip)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import pydantic
 
 from headcount.config import BadInput, Config, canonical_json, choose, digest
-from headcount.models import ModelConfig, Sizes
+from headcount.models import ATTENTION, Layer, ModelConfig, Network, NetworkConfig, Sizes
 from headcount.tasks import TASKS, AnyTask, Task
 
 SCHEMA = 1
@@ -70,17 +70,62 @@ def parse_task(data: Mapping[str, Any]) -> Task:
     return TASKS[choose(str(data["name"]), TASKS, "task")].parse(data)
 
 
+def parse_model(data: Mapping[str, Any]) -> ModelConfig | NetworkConfig:
+    """A model configuration from plain data: a theory layer, or with the key `network` a transformer.
+
+    For a transformer whose layers all have the same mechanism, the mechanism's fields may stand beside the
+    network's: {network = "transformer", width = 64, attention = "iha", heads = 4}. A mechanism's own `bias`
+    is then called attention_bias.
+
+    Raises:
+        BadInput: on an unknown mechanism, key or value.
+    """
+    if "network" not in data:
+        return ModelConfig.parse(data)
+    own = {key: value for key, value in data.items() if key in NetworkConfig.model_fields}
+    mechanism = {key: value for key, value in data.items() if key not in own}
+    if mechanism:
+        if "mechanisms" in own:
+            raise BadInput(f"'{next(iter(mechanism))}' stands beside a list of mechanisms; set it inside the list")
+        name = choose(str(mechanism.get("attention", "mha")), ATTENTION, "attention")
+        if "attention_bias" in mechanism:
+            mechanism["bias"] = mechanism.pop("attention_bias")
+        config = ATTENTION[name].config.parse({**mechanism, "attention": name})
+        own["mechanisms"] = [config.model_dump(mode="json")]
+    return NetworkConfig.parse(own)
+
+
+def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every field of a trial's plain data under its dotted name: task.k, model.heads, training.steps, seed.
+
+    A transformer's mechanism is spread over model.* as `parse_model` reads it; with several mechanisms
+    model.attention joins their names, and the other fields are those of the first.
+    """
+    flat: dict[str, Any] = {}
+    for part, value in config.items():
+        if not isinstance(value, Mapping):
+            flat[part] = value
+            continue
+        fields = dict(value)
+        if mechanisms := fields.pop("mechanisms", None):
+            first = {f"attention_{key}" if key in fields else key: inner for key, inner in mechanisms[0].items()}
+            names = "+".join(dict.fromkeys(mechanism["attention"] for mechanism in mechanisms))
+            fields = {**first, **fields, "attention": names}
+        flat.update({f"{part}.{key}": inner for key, inner in fields.items()})
+    return flat
+
+
 class Trial(Config):
     """Task + model + training + seed. The run id hashes all of it and the schema version."""
 
     task: AnyTask
-    model: ModelConfig
+    model: ModelConfig | NetworkConfig
     training: TrainingConfig
     seed: int = pydantic.Field(default=0, ge=0, le=2**31)
 
     @pydantic.model_validator(mode="after")
     def _trainable(self) -> Self:
-        if self.model.score == "hard":
+        if isinstance(self.model, ModelConfig) and self.model.score == "hard":
             raise ValueError("score 'hard' has no gradient and cannot be trained; use 'softmax'")
         return self
 
@@ -95,7 +140,7 @@ class Trial(Config):
         if unknown:
             choose(unknown[0], ("task", "model", "training", "seed"), "part of a trial")
         task = parse_task(data.get("task", {}))
-        model = ModelConfig.parse(data.get("model", {}))
+        model = parse_model(data.get("model", {}))
         training = TrainingConfig.parse(data.get("training", {}))
         parts = {
             "task": task.model_dump(mode="json"),
@@ -104,13 +149,24 @@ class Trial(Config):
             "seed": data.get("seed", 0),
         }
         trial = cls.parse(parts)
-        model.widths(model.attention_sizes(trial.sizes))
+        if isinstance(model, ModelConfig):
+            if task.vocabulary:
+                raise BadInput(f"task '{task.name}' speaks in token ids; it needs model.network = 'transformer'")
+            model.widths(model.attention_sizes(trial.sizes))
+        else:
+            model.parameters(trial.sizes, task.vocabulary)
         return trial
 
     @property
     def sizes(self) -> Sizes:
         """What the task asks the model to read and write."""
         return Sizes(self.task.length, self.task.input_width, self.task.output_width)
+
+    def build_model(self) -> Layer | Network:
+        """The module; its weights are undefined until `reset`."""
+        if isinstance(self.model, ModelConfig):
+            return Layer(self.model, self.sizes)
+        return Network(self.model, self.sizes, self.task.vocabulary)
 
     @cached_property
     def id(self) -> str:
@@ -136,11 +192,5 @@ class Trial(Config):
         return cls.build(json.loads(text))
 
     def flat(self) -> dict[str, Any]:
-        """Every field under its dotted name: task.k, model.heads, training.steps, seed."""
-        flat: dict[str, Any] = {}
-        for part, value in self.model_dump(mode="json").items():
-            if isinstance(value, dict):
-                flat.update({f"{part}.{key}": inner for key, inner in value.items()})
-            else:
-                flat[part] = value
-        return flat
+        """See `flatten`."""
+        return flatten(self.model_dump(mode="json"))

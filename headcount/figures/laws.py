@@ -66,7 +66,7 @@ def error_against_heads(evidence: Evidence) -> Figure:
             table = error_by_heads(Evidence(part, evidence.task_of, evidence.model_of, evidence.tolerance))
             heads = table["model.heads"].to_numpy()
             axis.plot(heads, np.maximum(table["best"], LEAST_SHOWN), color=colour, marker=MARKERS[attention], lw=0.8)
-            task, model = evidence.task_of(part["id"].iloc[0]), evidence.model_of(part["id"].iloc[0])
+            task, model = evidence.task_of(part["id"].iloc[0]), evidence.layer_of(part["id"].iloc[0])
             every = np.arange(1, heads.max() + 1)
             floors = [floor(task, model.changed(heads=int(h))) or 0.0 for h in every]
             axis.plot(every, [value if value > LEAST_SHOWN else np.nan for value in floors], color=colour, ls=":")
@@ -163,7 +163,7 @@ def parameters_of_smallest(evidence: Evidence) -> Figure:
             first = part.drop_duplicates(size).set_index(size)["id"]
             formula = []
             for value in table[size]:
-                task, model = evidence.task_of(first[value]), evidence.model_of(first[value])
+                task, model = evidence.task_of(first[value]), evidence.layer_of(first[value])
                 heads = predicted_heads(task, attention, evidence.tolerance)
                 formula.append(closed_form_parameters(task, model.changed(heads=heads)))
             try:
@@ -244,7 +244,7 @@ def border(evidence: Evidence) -> Figure:
         part = rows[rows["model.attention"] == attention]
         if part.empty:
             continue
-        task, model = evidence.task_of(part["id"].iloc[0]), evidence.model_of(part["id"].iloc[0])
+        task, model = evidence.task_of(part["id"].iloc[0]), evidence.layer_of(part["id"].iloc[0])
         heads = np.arange(1, part["model.heads"].max() + 1)
         positional = model.changed(content="positions")
         floors = [floor(task, positional.changed(heads=int(h))) or np.nan for h in heads]

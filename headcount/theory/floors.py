@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Float
 
-from headcount.models import AttentionConfig, ModelConfig
-from headcount.tasks import Cpm3, Polynomial, Task
+from headcount.models import AttentionConfig, ModelConfig, NetworkConfig
+from headcount.tasks import Cpm3, Filter, Polynomial, Task
 from headcount.tasks.operators import cyclic_shift, matrix_powers
 
 Family = Float[np.ndarray, "terms tokens tokens"]
@@ -132,6 +132,8 @@ def operator_family(task: Task) -> Family | None:
     """
     if isinstance(task, Polynomial):
         return task.powers()
+    if isinstance(task, Filter):
+        return task.powers()
     if isinstance(task, Cpm3) and task.target == "workspace":
         return matrix_powers(cyclic_shift(task.tokens), task.tokens)
     return None
@@ -145,7 +147,7 @@ def _singular_values(task: Task) -> Float[np.ndarray, " terms"] | None:
     return np.linalg.svd(family.reshape(len(family), -1), compute_uv=False)
 
 
-def floor(task: Task, config: AttentionConfig) -> float | None:
+def floor(task: Task, config: AttentionConfig | NetworkConfig) -> float | None:
     """The certified floor of a layer on a task, or None where none of ours applies.
 
     Covers position-only attention. For the workspace it also covers attention that reads the
@@ -154,7 +156,11 @@ def floor(task: Task, config: AttentionConfig) -> float | None:
     tokens on it loses the same share.
     """
     values = _singular_values(task)
-    if values is None or (isinstance(config, ModelConfig) and config.mlp_width):
+    if (
+        values is None
+        or not isinstance(config, AttentionConfig)
+        or (isinstance(config, ModelConfig) and config.mlp_width)
+    ):
         return None
     if config.content == "positions" and config.output == "concat" and task.input_width == 1:
         family = operator_family(task)

@@ -120,6 +120,15 @@ def test_strassen_with_logits_that_underflow():
         assert torch.allclose(composite_strassen_attention(*arguments), exact, atol=1e-2)
 
 
+def test_strassen_is_not_scaled_by_keys_that_nobody_sees():
+    leaves = tensors(*[(B, H, N, WIDTH)] * 3, *[(B, H, N, VALUES)] * 2)
+    real = torch.arange(N) < 7
+    loud = [torch.where(real[:, None], x, 200 * x) if index < 3 else x for index, x in enumerate(leaves)]
+    mask = real[None, None, None].expand(1, 1, N, N)
+    exact = strassen_attention_reference(*loud, 0.7, mask)
+    assert torch.allclose(strassen_attention(*loud, 0.7, mask)[:, :, :7], exact[:, :, :7], atol=1e-10)
+
+
 @pytest.mark.parametrize("form", ["product", "determinant"])
 @pytest.mark.parametrize("second", [None, 2, 5])
 @visible

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from headcount.models import AttentionConfig, ModelConfig
+from headcount.models import AttentionConfig, ModelConfig, NetworkConfig
 from headcount.tasks import Task
 from headcount.theory.constructions import Construction
 from headcount.theory.thresholds import finished
@@ -60,13 +60,19 @@ class Evidence:
 
     rows: pd.DataFrame
     task_of: Callable[[str], Task]
-    model_of: Callable[[str], ModelConfig]
+    model_of: Callable[[str], ModelConfig | NetworkConfig]
     tolerance: float
     read: set[str] = field(default_factory=set, compare=False)
 
     def recording(self) -> Evidence:
         """The same evidence with an empty `read`: the ids of rows that `where` hands out from here on."""
         return replace(self, read=set())
+
+    def layer_of(self, run: str) -> ModelConfig:
+        """The configuration of a run that trained a theory layer."""
+        model = self.model_of(run)
+        assert isinstance(model, ModelConfig)
+        return model
 
     def where(self, **fields: Any) -> pd.DataFrame:
         """Finished rows with these values; `task__k=4` stands for the column task.k, and a list for any of its values."""

@@ -16,7 +16,7 @@ WELL_BELOW = 0.7
 
 def position_floor(evidence: Evidence, run: str) -> float:
     """Floor that the same layer would have if its patterns read positions only."""
-    family, model = operator_family(evidence.task_of(run)), evidence.model_of(run)
+    family, model = operator_family(evidence.task_of(run)), evidence.layer_of(run)
     assert family is not None
     return family_floor(family, operator_dimension(model)).floor
 
@@ -89,7 +89,7 @@ def check_scalar_transport(evidence: Evidence) -> Finding:
     if rows.empty or set(rows["model.value_content"]) != {"features", "full"}:
         return no_evidence(predicted, sweeps)
     scalar = rows[rows["model.value_content"] == "features"]
-    scalar = scalar.assign(floor=[floor(evidence.task_of(run), evidence.model_of(run)) for run in scalar["id"]])
+    scalar = scalar.assign(floor=[floor(evidence.task_of(run), evidence.layer_of(run)) for run in scalar["id"]])
     beaten = scalar[scalar["best_error"] < scalar["floor"] - 4 * scalar["best_stderr"]]
     free = rows[rows["model.value_content"] == "full"]
     free = free.assign(floor=[position_floor(evidence, run) for run in free["id"]])

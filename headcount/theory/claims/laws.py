@@ -140,7 +140,7 @@ def _floor_check(attention: str, sweeps: tuple[str, ...], **problem: Any) -> Cal
         if rows.empty:
             return no_evidence(predicted, sweeps)
         certificates = {
-            (evidence.task_of(key), operator_dimension(evidence.model_of(key)))
+            (evidence.task_of(key), operator_dimension(evidence.layer_of(key)))
             for key in rows.drop_duplicates(["task.tokens", "model.heads", *_sizes(rows)])["id"]
         }
         forged = [pair for pair in certificates if not _certified(*pair)]
@@ -236,7 +236,7 @@ def check_parameters_length(evidence: Evidence) -> Finding:
             return Finding(Verdict.UNRESOLVED, predicted, f"{attention}: no fit ({fits})")
         raw, corrected, implied = fits
         parts[attention] = {"raw": _plain(raw), "corrected": _plain(corrected), "finite-size": implied}
-        texts.append(f"{attention} {corrected} (raw {raw.exponent:.3f}, formula implies {implied:.3f})")
+        texts.append(f"{attention} {raw}, of which the formula implies {implied:.3f}: {corrected}")
         verdicts.append(corrected.covers(2.0, slack=1e-6))
     if all(verdicts):
         return Finding(Verdict.SUPPORTED, predicted, "; ".join(texts), parts)
@@ -260,7 +260,7 @@ def check_parameters_terms(evidence: Evidence) -> Finding:
             return Finding(Verdict.UNRESOLVED, predicted, f"{attention}: no fit ({fits})")
         raw, corrected, implied = fits
         parts[attention] = {"raw": _plain(raw), "corrected": _plain(corrected), "finite-size": implied}
-        texts.append(f"{attention} {corrected} (raw {raw.exponent:.3f}, formula implies {implied:.3f})")
+        texts.append(f"{attention} {raw}, of which the formula implies {implied:.3f}: {corrected}")
         good &= corrected.covers(exponent, slack=1e-6)
         bad |= not corrected.covers(exponent, slack=1e-6)
     verdict = Verdict.SUPPORTED if good else Verdict.REFUTED
@@ -277,7 +277,7 @@ def _parameter_fits(rows: pd.DataFrame, size: str, exponent: float, evidence: Ev
     first = rows.drop_duplicates(size).set_index(size)["id"]
     formula = []
     for value in table[size]:
-        task, model = evidence.task_of(first[value]), evidence.model_of(first[value])
+        task, model = evidence.task_of(first[value]), evidence.layer_of(first[value])
         heads = predicted_heads(task, model.attention, evidence.tolerance)
         formula.append(closed_form_parameters(task, model.changed(heads=heads)))
     try:
