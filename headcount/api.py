@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +20,7 @@ from headcount.config import BadInput, choose
 from headcount.experiments import TOLERANCE, Report, Store, Sweep, Trial, load_preset, run
 from headcount.experiments.store import FILE_NAME
 from headcount.experiments.sweep import defaults
+from headcount.models import ATTENTION, ModelConfig, Sizes, describe_mechanisms
 from headcount.tasks import TASKS, Task, babi, random_stream
 from headcount.tasks import describe as tasks
 from headcount.theory.claims import LEDGER, Claim, Evidence, Finding
@@ -291,6 +294,95 @@ def task_statistics(name: str, fields: Mapping[str, Any], examples: int, seed: i
         {"task": task.model_dump(), **tasks.statistics(task, examples, seed), "floors": floors}
     )
     return found
+
+
+def accuracy_table(results: Results, sweeps: Sequence[str] = ()) -> pd.DataFrame:
+    """Accuracy of every mechanism on tasks with discrete answers, beside chance and the best shortcut.
+
+    Args:
+        sweeps: only rows of these sweeps; all if empty.
+
+    Returns:
+        One row for each task configuration, mechanism and head count: seeds, best and median accuracy (of the
+        weights that were best on validation), parameters, FLOPs of one forward pass of one sequence.
+    """
+    rows = results.rows[results.rows["status"] == "done"]
+    if sweeps:
+        rows = rows[rows["sweep"].isin(sweeps)]
+    made = []
+    for (_, _, mechanism, heads), part in _by_question(results, rows):
+        task, model = results.evidence.task_of(part["id"].iloc[0]), results.evidence.model_of(part["id"].iloc[0])
+        if task.kind == "real" or isinstance(model, ModelConfig):
+            continue
+        floors = tasks.floors(task, 1024, random_stream(0, "validation"))
+        chance, *others = floors.items()
+        shortcut = max(others or [chance], key=lambda item: item[1])
+        sizes = Sizes(task.length, task.input_width, task.output_width)
+        made.append(
+            {
+                "task": _difference(task), "mechanism": mechanism, "heads": heads, "seeds": len(part),
+                "best": part["best_accuracy"].max(), "median": part["best_accuracy"].median(),
+                "chance": chance[1], "shortcut": shortcut[1], "by": shortcut[0],
+                "parameters": int(part["parameters"].iloc[0]), "FLOPs": model.flops(sizes, task.vocabulary),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(made)
+
+
+def _by_question(results: Results, rows: pd.DataFrame) -> Any:
+    keys = [results.evidence.task_of(run).model_dump_json() for run in rows["id"]]
+    network = [results.evidence.model_of(run).model_dump_json() for run in rows["id"]]
+    return rows.groupby([keys, network, rows["model.attention"], rows["model.heads"]], sort=False, dropna=False)
+
+
+def _difference(task: Task) -> str:
+    """A task's name and the fields that differ from its defaults."""
+    plain_task = type(task).parse({"name": task.name})
+    changed = {key: value for key, value in task.model_dump().items() if getattr(plain_task, key) != value}
+    return " ".join([task.name, *(f"{key}={value}" for key, value in changed.items())])
+
+
+def describe_models(tokens: int = 64, width: int = 128, heads: int = 8) -> list[dict[str, Any]]:
+    """Every mechanism with its parameters, FLOPs, memory growth, whether it folds into MHA, and its source.
+
+    Raises:
+        BadInput: on sizes that do not fit.
+    """
+    if min(tokens, width, heads) < 1:
+        raise BadInput("tokens, width and heads must be at least 1")
+    described = describe_mechanisms(Sizes(tokens, width, width), heads, {"gqa": {"groups": max(1, heads // 4)}})
+    return [asdict(one) for one in described]
+
+
+def model_text(name: str) -> str:
+    """What a mechanism computes: equations, sizes, fields with their defaults, source.
+
+    Raises:
+        BadInput: on an unknown mechanism.
+    """
+    entry = ATTENTION[choose(name, ATTENTION, "mechanism")]
+    module = sys.modules[entry.module.__module__]
+    equations = [
+        f"{key}: {inspect.cleandoc(inner.__doc__)}"
+        for key, inner in vars(module).items()
+        if inspect.isfunction(inner)
+        and inner.__module__ == module.__name__
+        and inner.__doc__
+        and not key.startswith("_")
+    ]
+    fields = [
+        f"  {key} = {field.get_default(call_default_factory=True)!r}"
+        for key, field in entry.config.model_fields.items()
+    ]
+    heading = [entry.config.label, (module.__doc__ or "").strip(), inspect.cleandoc(entry.module.__doc__ or "")]
+    facts = [
+        "fields:",
+        *fields,
+        f"memory: {entry.config.memory}",
+        f"folds into MHA: {entry.config.folds}",
+        f"source: {entry.config.source}",
+    ]
+    return "\n\n".join([*heading, *equations, "\n".join(facts)])
 
 
 def read_stories(path: str) -> dict[str, Any]:

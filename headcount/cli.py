@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 import torch
 import typer
 from rich.console import Console
@@ -215,6 +216,7 @@ def sweep(
         report = api.run_sweeps(sweeps, results, device, workers, progress)
     _say(report)
     _note_order(sweeps)
+    _print_accuracy(api.accuracy_table(api.Results(results), [made.name for made in sweeps]))
     print(f"next: headcount check --results {results}")
 
 
@@ -235,6 +237,21 @@ def _chosen_sweeps(
         names = [choose(name.strip(), [made.name for made in sweeps], "sweep") for name in only.split(",")]
         sweeps = [made for made in sweeps if made.name in names]
     return [made.changed(grid={**made.grid, **axes}) for made in sweeps]
+
+
+def _print_accuracy(rows: pd.DataFrame) -> None:
+    """Accuracy beside chance and the best shortcut, for tasks with discrete answers."""
+    if rows.empty:
+        return
+    table = Table(*rows.columns)
+    for cells in rows.itertuples(index=False):
+        table.add_row(
+            *(
+                f"{cell:.3f}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else str(cell)
+                for cell in cells
+            )
+        )
+    _console().print(table)
 
 
 def _note_order(sweeps: list[Sweep]) -> None:
@@ -404,6 +421,45 @@ def _fields(settings: list[str] | None) -> dict[str, Any]:
     if wrong := next((key for key, equals, _ in pairs if not equals), None):
         raise BadInput(f"--set takes key=value; got '{wrong}'")
     return {key.strip(): _parse_value(text) for key, _, text in pairs}
+
+
+models_app = typer.Typer(invoke_without_command=True, help="The attention mechanisms: equations and cost.")
+app.add_typer(models_app, name="models")
+
+
+@models_app.callback()
+def models_table(
+    context: typer.Context,
+    tokens: Annotated[int, typer.Option(min=1)] = 64,
+    width: Annotated[int, typer.Option(min=1)] = 128,
+    heads: Annotated[int, typer.Option(min=1)] = 8,
+    as_json: JsonOption = False,
+) -> None:
+    """Every mechanism: parameters and FLOPs of one layer at these sizes, memory growth, fold into MHA, source."""
+    if context.invoked_subcommand is not None:
+        return
+    rows = api.describe_models(tokens, width, heads)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table("mechanism", "in words", "parameters", "FLOPs", "memory", "folds into MHA", "source")
+    for row in rows:
+        table.add_row(
+            row["attention"],
+            row["label"],
+            f"{row['parameters']:,}",
+            f"{row['flops']:,}",
+            row["memory"],
+            row["folds"],
+            row["source"],
+        )
+    _console().print(table)
+
+
+@models_app.command("show")
+def models_show(name: Annotated[str, typer.Argument(help="A mechanism.")]) -> None:
+    """One mechanism: equations, fields with defaults, memory, source."""
+    print(api.model_text(name))
 
 
 babi_app = typer.Typer(no_args_is_help=True, help="bAbI stories in the released file format.")
