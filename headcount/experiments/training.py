@@ -86,7 +86,7 @@ class _Data:
         self.task, self.seeds, self.device, self.dtype = task, seeds, device, dtype
 
     def draw(self, split: Split, examples: int, chunk: int = 0) -> tuple[Tensor, Tensor]:
-        batches = [self.task.sample(examples, random_stream(seed, split, chunk)) for seed in self.seeds]
+        batches = [self.task.draw(split, examples, random_stream(seed, split, chunk)) for seed in self.seeds]
         inputs = torch.stack([batch.inputs for batch in batches])
         targets = torch.stack([batch.targets for batch in batches])
         return self._place(inputs), self._place(targets)

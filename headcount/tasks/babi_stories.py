@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
-from typing import ClassVar, Literal, Self
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
 import pydantic
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from headcount.config import BadInput
 from headcount.tasks import babi
 from headcount.tasks.described import Described
-from headcount.tasks.task import IGNORED, Batch, random_stream
+from headcount.tasks.operators import file_digest
+from headcount.tasks.task import IGNORED, Batch, Split, random_stream
 
 _SETTINGS = ("story_type", "noise", "people", "places", "objects", "hops", "statements", "questions")
 
@@ -27,6 +30,30 @@ _MEMORY = 50
 """Statements kept otherwise: no supporting statement of the released stories lies further back."""
 
 
+def _files(folder: str, story_type: int) -> dict[str, Path]:
+    return {split: Path(folder) / babi.file_name(story_type, split) for split in ("train", "test")}
+
+
+def _digest(folder: str, story_type: int) -> str:
+    return "".join(file_digest(str(path))[:8] for path in _files(folder, story_type).values())
+
+
+@lru_cache(maxsize=8)
+def _questions(task: BabiStories, split: Split) -> Batch:
+    """The questions of one split of a user's files."""
+    assert task.path is not None
+    if _digest(task.path, task.story_type) != task.path_digest:
+        raise BadInput(f"the bAbI files in '{task.path}' changed since this run was planned")
+    files = _files(task.path, task.story_type)
+    stories = babi.read(files["test" if split == "test" else "train"], task.story_type)
+    if split != "test":
+        kept = len(stories) - max(1, len(stories) // 10)
+        stories = stories[:kept] if split == "train" else stories[kept:]
+    if not any(story.questions for story in stories):
+        raise BadInput(f"the bAbI files in '{task.path}' hold no question for the {split} split")
+    return task.encode(stories)
+
+
 class BabiStories(Described):
     """One example is one question: the statements above it, the question, then padding.
 
@@ -37,6 +64,9 @@ class BabiStories(Described):
         story_type, noise, people, places, objects, hops, statements, questions: see `babi.Babi`.
         layout: "statements" gives one position of four symbols to a statement; "words" one to a word.
         last: statements kept above a question; see `memory`.
+        path: folder with qaN_.._train.txt and qaN_.._test.txt of this type, to learn from these instead of
+            generated stories. The last tenth of the training stories is the validation split.
+        path_digest: of the two files, so that other files are another run.
     """
 
     name: Literal["babi"] = "babi"
@@ -51,6 +81,20 @@ class BabiStories(Described):
     questions: int | None = None
     layout: Literal["statements", "words"] = "statements"
     last: int | None = pydantic.Field(default=None, ge=1, le=1000)
+    path: str | None = None
+    path_digest: str | None = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _fix_files(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("path") is None:
+            return data
+        if wrong := [setting for setting in _SETTINGS[2:] if data.get(setting) is not None]:
+            raise ValueError(f"'{wrong[0]}' is of generated stories; stories from a path are as they are")
+        # A stored configuration knows its digest and can be read where the files are not.
+        if data.get("path_digest") is None:
+            return {**data, "path_digest": _digest(data["path"], data.get("story_type", 1))}
+        return data
 
     @pydantic.model_validator(mode="after")
     def _possible(self) -> Self:
@@ -120,12 +164,21 @@ class BabiStories(Described):
         return chosen
 
     def sample(self, examples: int, generator: torch.Generator) -> Batch:
-        stories = self._enough(examples, generator)
+        return self.draw("train", examples, generator)
+
+    def draw(self, split: Split, examples: int, generator: torch.Generator) -> Batch:
+        if self.path is None:
+            return Batch(*(part[:examples] for part in self.encode(self._enough(examples, generator))))
+        inputs, targets = _questions(self, split)
+        chosen = torch.randint(len(inputs), (examples,), generator=generator)
+        return Batch(inputs[chosen], targets[chosen])
+
+    def encode(self, stories: Sequence[babi.Story]) -> Batch:
+        """Every question of some stories as an example."""
         encoded = babi.encode(stories, self.told, self.layout, last=self.memory, length=self.length)
-        tokens, valid = encoded.tokens[:examples], encoded.valid[:examples]
-        targets = torch.full(valid.shape, IGNORED)
-        targets.scatter_(1, valid.sum(-1, keepdim=True) - 1, encoded.answer[:examples, None])
-        return Batch(tokens[..., None] if self.layout == "words" else tokens, targets)
+        targets = torch.full(encoded.valid.shape, IGNORED)
+        targets.scatter_(1, encoded.valid.sum(-1, keepdim=True) - 1, encoded.answer[:, None])
+        return Batch(encoded.tokens[..., None] if self.layout == "words" else encoded.tokens, targets)
 
     def floors(self, examples: int = 4096, generator: torch.Generator | None = None) -> dict[str, float]:
         """Accuracy of the shortcuts of `babi.floors` on so many questions, or a few more."""

@@ -75,7 +75,7 @@ def file_digest(path: str) -> str:
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
     except OSError as error:
-        raise BadInput(f"graph file '{path}' cannot be read: {error.strerror}") from None
+        raise BadInput(f"file '{path}' cannot be read: {error.strerror}") from None
 
 
 def file_adjacency(path: str, expected_digest: str) -> Matrix:

@@ -54,8 +54,11 @@ class Polynomial(Task):
             data["operator"] = operator = "file"
         if (operator == "file") != (graph is not None):
             raise ValueError("operator 'file' and a graph file go together")
+        if operator == "file" and data.get("graph_digest") and data.get("tokens"):
+            # A stored configuration can be read where the file is not; `matrix` needs it.
+            return data
         if operator == "file":
-            data.setdefault("graph_digest", operators.file_digest(graph))
+            data["graph_digest"] = data.get("graph_digest") or operators.file_digest(graph)
             nodes = len(operators.file_adjacency(graph, data["graph_digest"]))
         elif operator in operators.GRAPHS:
             nodes = len(operators.graph_adjacency(operator))

@@ -104,6 +104,11 @@ class Task(Config):
         """Draw examples: inputs in float32, or int64 ids of shape (examples, tokens, input_width)."""
         raise NotImplementedError
 
+    def draw(self, split: Split, examples: int, generator: torch.Generator) -> Batch:
+        """Examples of one split. Tasks that generate their data draw every split alike; those that read a
+        fixed data set keep its splits apart."""
+        return self.sample(examples, generator)
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " *stack"]:
         """Mean training loss of every model of a stack; shapes as in `measure`."""
         if self.kind == "real":

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from headcount.tasks import BabiStories, babi, random_stream
+from headcount.config import BadInput
+from headcount.tasks import BabiStories, babi, babi_stories, random_stream
 from headcount.tasks.task import IGNORED
 
 
@@ -62,3 +63,26 @@ def test_one_fact_stories_have_the_known_shortcut():
     found = BabiStories(story_type=1).floors(500)
     assert found["latest about it"] == 1
     assert found["majority"] < 0.3
+
+
+def test_own_files_are_learned_from_with_their_splits_apart(tmp_path):
+    stories = babi.stories(babi.Babi.parse({"story_type": 1}), 40, seed=3)
+    babi.write(tmp_path / babi.file_name(1, "train"), stories[:30])
+    babi.write(tmp_path / babi.file_name(1, "test"), stories[30:])
+    task = BabiStories.parse({"name": "babi", "path": str(tmp_path)})
+    drawn = {}
+    for split, known in (("train", stories[:27]), ("validation", stories[27:30]), ("test", stories[30:])):
+        batch = task.draw(split, 64, random_stream(0, split))
+        assert torch.equal(batch.inputs, task.draw(split, 64, random_stream(0, split)).inputs)
+        possible = {tuple(row) for row in task.encode(known).inputs.flatten(1).tolist()}
+        drawn[split] = {tuple(row) for row in batch.inputs.flatten(1).tolist()}
+        assert drawn[split] <= possible
+    babi.write(tmp_path / babi.file_name(1, "test"), stories[:30])
+    babi_stories._questions.cache_clear()
+    again = BabiStories.parse(task.model_dump(mode="json"))
+    with pytest.raises(BadInput, match="changed since"):
+        again.draw("test", 1, random_stream(1, "test"))
+    with pytest.raises(BadInput, match="cannot be read"):
+        BabiStories.parse({"name": "babi", "path": str(tmp_path / "none")})
+    with pytest.raises(BadInput, match="is of generated stories"):
+        BabiStories.parse({"name": "babi", "path": str(tmp_path), "people": 3})
