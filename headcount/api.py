@@ -23,6 +23,7 @@ from headcount.experiments.sweep import defaults
 from headcount.models import ATTENTION, ModelConfig, Sizes, describe_mechanisms
 from headcount.tasks import TASKS, Task, babi, random_stream
 from headcount.tasks import describe as tasks
+from headcount.tasks.babi_stories import SUPPORTS
 from headcount.theory.claims import LEDGER, Claim, Evidence, Finding
 from headcount.theory.fits import Fit, fit_ceiling_law
 from headcount.theory.thresholds import thresholds
@@ -395,6 +396,24 @@ def read_stories(path: str) -> dict[str, Any]:
     counts = {"stories": len(stories), "questions": sum(len(story.questions) for story in stories)}
     found: dict[str, Any] = plain({**counts, **asdict(babi.statistics(stories))})
     return found
+
+
+def compare_stories(count: int = 400, seed: int = 0) -> list[dict[str, Any]]:
+    """Statistics of generated stories beside those of the released files (v1.2, test), one row a type."""
+    rows = []
+    for story_type in babi.SLUGS:
+        made = babi.statistics(babi.stories(babi.Babi(story_type=story_type), count, seed))
+        released = babi.RELEASED[story_type]
+        row: dict[str, Any] = {"type": story_type}
+        row["supports, generated"] = " to ".join(str(number) for number in sorted(set(made.support)))
+        row["supports, released"] = SUPPORTS.get(story_type, "1")
+        for name in ("statements", "context", "vocabulary", "answers", "majority"):
+            for source, figures_of in (("generated", made), ("released", released)):
+                value = plain(getattr(figures_of, name))
+                parts = value if isinstance(value, list) else [value]
+                row[f"{name}, {source}"] = " ".join(f"{part:.3g}" for part in parts)
+        rows.append(row)
+    return rows
 
 
 def write_stories(path: str, fields: Mapping[str, Any], count: int, seed: int) -> int:

@@ -490,6 +490,23 @@ def babi_write(
     print(f"{count} stories with {questions} questions in {path}")
 
 
+@babi_app.command("compare")
+def babi_compare(
+    count: Annotated[int, typer.Option("--stories", min=1, max=100_000, help="Stories of each type.")] = 400,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Generated stories beside the released files: statements, words of context, vocabulary, answers, supports."""
+    rows = api.compare_stories(count, seed)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row.values()))
+    _console().print(table)
+
+
 @babi_app.command("check")
 def babi_check(
     path: Annotated[str, typer.Argument(help="A file, or a folder of qaN_..txt files.")],

@@ -280,6 +280,9 @@ def test_babi_files_are_written_read_and_checked(monkeypatch, capsys, tmp_path):
     code, output, _ = run(monkeypatch, capsys, "babi", "write", path, "--type", "3", "--stories", "4")
     assert code == 0
     assert "4 stories with 20 questions" in output
+    code, output, _ = run(monkeypatch, capsys, "babi", "compare", "--stories", "3", "--json")
+    assert code == 0
+    assert [row["type"] for row in json.loads(output)] == list(range(1, 21))
     code, output, _ = run(monkeypatch, capsys, "babi", "read", path, "--json")
     assert json.loads(output)["questions"] == 20
     code, output, _ = run(monkeypatch, capsys, "babi", "check", path, "--json")
@@ -298,6 +301,31 @@ def test_babi_files_are_written_read_and_checked(monkeypatch, capsys, tmp_path):
     assert ":3" in errors or "line 3" in errors
     code, _, errors = run(monkeypatch, capsys, "babi", "write", tmp_path / "no" / "x.txt", "--type", "3")
     assert code == 2
+
+
+def test_models_are_listed_and_shown(monkeypatch, capsys):
+    code, output, _ = run(monkeypatch, capsys, "models", "--json", "--tokens", "16", "--width", "24", "--heads", "4")
+    rows = {row["attention"]: row for row in json.loads(output)}
+    assert code == 0
+    assert rows["mha"]["parameters"] == 4 * 24**2
+    assert rows["iha"]["parameters"] == 4 * 24**2 + 4 * 4**2 * 4
+    code, output, _ = run(monkeypatch, capsys, "models", "show", "strassen")
+    assert "f_i . g_j + g_j . h_k + h_k . f_i" in output
+    code, _, errors = run(monkeypatch, capsys, "models", "show", "strasen")
+    assert (code, "did you mean 'strassen'" in errors) == (2, True)
+
+
+def test_a_task_with_discrete_answers_is_swept_and_reported_beside_its_floors(monkeypatch, capsys, tmp_path):
+    arguments = ["sweep", "retrieval", "--attention", "mha,iha", "--heads", "1", "--seeds", "1", "--results", tmp_path]
+    small = ["model.width=8", "model.depth=1", "task.layout=fused", "task.pairs=2", "task.filler=0", "task.alphabet=4"]
+    sets = [word for setting in small for word in ("--set", setting)]
+    code, output, errors = run(monkeypatch, capsys, *arguments, *sets, *FAST)
+    assert code == 0, errors
+    assert "shortcut" in output
+    code, _, errors = run(monkeypatch, capsys, "sweep", "retrieval", "--attention", "mha", "--results", tmp_path)
+    assert (code, "name head counts" in errors) == (2, True)
+    code, _, errors = run(monkeypatch, capsys, "sweep", "relation", "--heads", "1", "--set", "model.wdth=3")
+    assert (code, "has no key 'wdth'" in errors) == (2, True), errors
 
 
 def test_huge_ranges_are_refused():

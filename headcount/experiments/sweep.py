@@ -82,7 +82,7 @@ class Sweep(Config):
         task = parse_task(data["task"])
         if operator_family(task) is None:
             raise BadInput(
-                f"heads = '{where}' needs a predicted head count, and task '{task.name}' has none as configured"
+                f"heads = '{where}' needs a predicted head count, and task '{task.name}' has none as configured; name head counts, as in 1,2,4"
             )
         attention = choose(str(data["model"].get("attention", "mha")), MECHANISMS, "attention")
         predicted = predicted_heads(task, attention, self.tolerance)

@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 
 from headcount.config import choose
-from headcount.figures.laws import FIGURES, NothingToDraw
+from headcount.figures.laws import LAW_FIGURES, NothingToDraw
+from headcount.figures.samples import task_samples
 from headcount.figures.style import paper_style, save
 from headcount.theory.claims import Evidence
+
+FIGURES = {**LAW_FIGURES, "task-samples": task_samples}
+"""Every figure by name: evidence -> figure."""
 
 
 def draw(names: list[str], evidence: Evidence, folder: Path) -> tuple[list[Path], list[str]]:

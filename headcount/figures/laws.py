@@ -269,7 +269,7 @@ def border(evidence: Evidence) -> Figure:
     return figure
 
 
-FIGURES = {
+LAW_FIGURES = {
     "border": border,
     "error-heads": error_against_heads,
     "heads-k": heads_against_terms,

@@ -23,7 +23,7 @@ _SETTINGS = ("story_type", "noise", "people", "places", "objects", "hops", "stat
 _FIXED = {1: 10, 4: 2, 9: 10, 10: 10, 11: 10, 12: 10, 13: 10, 15: 8, 16: 9, 17: 2, 19: 5, 20: 12}
 """Statements of a story of the released settings, where all have equally many or few differ."""
 
-_FACTS = dict.fromkeys((2, 11, 13, 14, 15, 17, 18, 19), "2") | {3: "3", 16: "3", 7: "1 to 10", 8: "1 to 8"}
+SUPPORTS = dict.fromkeys((2, 11, 13, 14, 15, 17, 18, 19), "2") | {3: "3", 16: "3", 7: "1 to 10", 8: "1 to 8"}
 """Supporting statements of a question of the released stories, where not 1."""
 
 _MEMORY = 50
@@ -144,7 +144,7 @@ class BabiStories(Described):
 
     @property
     def theory(self) -> str:
-        facts = _FACTS.get(self.story_type, "1")
+        facts = SUPPORTS.get(self.story_type, "1")
         return f"no bound is known; an answer rests on {facts} statement(s), each of which is one more lookup"
 
     def _stories(self, generator: torch.Generator) -> Iterator[babi.Story]:
