@@ -6,6 +6,7 @@ import torch
 from headcount.config import BadInput
 from headcount.models import AttentionConfig, Sizes
 from headcount.models.attention import InterleavedHeadAttention, MultiHeadAttention
+from headcount.models.attention.grouped import GroupedQueryAttention
 from headcount.theory.constructions import (
     Construction,
     NoConstruction,
@@ -33,14 +34,14 @@ def test_weights_compute_the_semantics(construction: Construction) -> None:
 
 def test_names_are_distinct_and_every_text_is_there() -> None:
     names = [construction.name for construction in CATALOGUE]
-    assert len(set(names)) == len(names) == 136
+    assert len(set(names)) == len(names) == 141
     assert all(construction.statement and construction.source for construction in CATALOGUE)
 
 
 def test_modules_are_the_trained_classes_in_float64() -> None:
     for construction in CATALOGUE:
         attention = attention_of(construction.module)
-        assert isinstance(attention, MultiHeadAttention | InterleavedHeadAttention)
+        assert isinstance(attention, MultiHeadAttention | InterleavedHeadAttention | GroupedQueryAttention)
         assert all(parameter.dtype == torch.float64 for parameter in construction.module.parameters())
 
 

@@ -28,6 +28,7 @@ from headcount.theory.constructions.counting import (
     token_differences,
     workspace,
 )
+from headcount.theory.constructions.folds import FOLDS, folded_mechanism
 from headcount.theory.constructions.inclusion import (
     Counterexample,
     Route,
@@ -57,6 +58,7 @@ from headcount.theory.constructions.strictness import nonlinearity, strictness
 from headcount.theory.constructions.width import narrow_polynomial
 
 __all__ = [
+    "FOLDS",
     "Construction",
     "Counterexample",
     "Fact",
@@ -75,6 +77,7 @@ __all__ = [
     "every_route",
     "expand",
     "fold",
+    "folded_mechanism",
     "folding",
     "histogram_count",
     "iha_border",

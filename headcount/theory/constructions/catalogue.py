@@ -17,6 +17,7 @@ from headcount.theory.constructions.counting import (
     softmax_of_tokens,
     workspace,
 )
+from headcount.theory.constructions.folds import FOLDS, folded_mechanism
 from headcount.theory.constructions.inclusion import Route, folding, inclusion
 from headcount.theory.constructions.polynomial import iha_polynomial, mha_polynomial
 from headcount.theory.constructions.strictness import strictness
@@ -98,3 +99,4 @@ def inclusions() -> Iterator[Construction]:
                     query_width=4,
                 )
                 yield folding(config, sizes)
+    yield from (folded_mechanism(name) for name in FOLDS)
