@@ -26,7 +26,7 @@ def by_heads(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     if done.empty:
         return done
     keys = [column for column in done.columns if column.startswith(NOT_THE_PROBLEM)]
-    keys = [column for column in keys if done[column].map(_hashable).nunique() > 1 or column in _ALWAYS]
+    keys = [column for column in keys if done[column].map(_hashable).nunique(dropna=False) > 1 or column in _ALWAYS]
     done["solved"] = done["best_error"] <= tolerance
     grouped = done.sort_values("best_error").groupby(keys, dropna=False, sort=True)
     return grouped.agg(
@@ -59,6 +59,7 @@ def thresholds(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     """One row for each problem (everything but the head count).
 
     Adds:
+        id: of one of its trials, to ask for task and model.
         heads: fewest heads whose best seed is within tolerance (representability), NaN if none.
         heads_median: fewest heads whose median seed is (learnability), NaN if none.
         failing: most heads below `heads` that were tried and failed; 0 if none was, since no head
@@ -82,6 +83,7 @@ def thresholds(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
         below = part[part["model.heads"] < heads] if len(solved) else part
         row = dict(zip(keys, key, strict=True))
         row["heads"] = heads
+        row["id"] = part["ids"].iloc[0][0]
         row["heads_median"] = float(learned["model.heads"].iloc[0]) if len(learned) else np.nan
         row["failing"] = int(below["model.heads"].max()) if len(below) else 0
         row["best_below"] = float(below["best"].iloc[-1]) if len(below) else np.nan

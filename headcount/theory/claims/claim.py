@@ -75,13 +75,17 @@ class Evidence:
         return model
 
     def where(self, **fields: Any) -> pd.DataFrame:
-        """Finished rows with these values; `task__k=4` stands for the column task.k, and a list for any of its values."""
+        """Finished rows with these values; `task__k=4` stands for the column task.k, a list for any of its
+        values, and None for a field that was left open."""
         rows = self.rows if self.rows.empty else finished(self.rows)
         for key, value in fields.items():
             column = key.replace("__", ".")
             if rows.empty or column not in rows.columns:
                 return rows.iloc[0:0]
-            rows = rows[rows[column].isin(value if isinstance(value, list) else [value])]
+            if value is None:
+                rows = rows[rows[column].isna()]
+            else:
+                rows = rows[rows[column].isin(value if isinstance(value, list) else [value])]
         self.read.update(rows["id"] if len(rows) else ())
         return rows
 
@@ -103,7 +107,7 @@ class Claim:
         source: where it stands in the paper (arXiv 2602.21371), or "ours".
         derivation: why it should hold or not, in plain words.
         check: evidence -> finding.
-        sweeps: sweeps of the quick preset whose rows it reads; empty for exact claims.
+        sweeps: sweeps whose rows it reads, of the quick preset or of SWEPT_BY; empty for exact claims.
         printed, corrected: the printed form and ours, where they differ.
     """
 

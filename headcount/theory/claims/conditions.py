@@ -95,7 +95,7 @@ def check_scalar_transport(evidence: Evidence) -> Finding:
     free = free.assign(floor=[position_floor(evidence, run) for run in free["id"]])
     free = free[free["floor"] > 0]
     keys = ["model.attention", "task.tokens", "model.heads"]
-    best = free.groupby(keys)[["best_error", "floor"]].min().reset_index()
+    best = free.sort_values("best_error").groupby(keys)[["best_error", "floor"]].first().reset_index()
     ratio = best["best_error"] / best["floor"]
     details = {
         "values without positions": scalar.groupby(keys)[["best_error", "floor"]]
@@ -111,7 +111,7 @@ def check_scalar_transport(evidence: Evidence) -> Finding:
     )
     if len(beaten):
         return Finding(Verdict.REFUTED, predicted, measured, details, contradicted=True)
-    verdict = Verdict.SUPPORTED if (ratio < 0.97).any() else Verdict.UNRESOLVED
+    verdict = Verdict.SUPPORTED if (ratio < 0.97).all() else Verdict.UNRESOLVED
     return Finding(verdict, predicted, measured, details)
 
 
