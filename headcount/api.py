@@ -30,6 +30,8 @@ from headcount.theory.thresholds import thresholds
 
 Progress = Callable[[int, int, str], None]
 
+MOST_SEEDS = 100_000
+
 SIZE_OF = {"polynomial": "task.k", "cpm3": "task.tokens"}
 """The field a task's head law is over."""
 
@@ -47,6 +49,8 @@ class Results:
         Raises:
             BadInput: if it holds no store.
         """
+        if not 0 < tolerance < 1:
+            raise BadInput(f"tolerance = {tolerance}: a relative error between 0 and 1 is needed")
         self.folder, self.tolerance = Path(folder), tolerance
         self.store = Store(folder, create=False)
 
@@ -137,7 +141,26 @@ class Results:
         return len(self.rows)
 
 
-NOTHING_STORED = Evidence(pd.DataFrame(), lambda key: LookupError(key), lambda key: LookupError(key), TOLERANCE)  # type: ignore[arg-type,return-value]
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all.
+
+    Raises:
+        BadInput: if the path cannot be written.
+    """
+    temporary = path.with_name(path.name + ".part")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise BadInput(f"'{path}' cannot be written: {error.strerror}") from None
+
+
+def _unknown_run(run: str) -> Any:
+    raise LookupError(f"no run {run} is stored")
+
+
+NOTHING_STORED = Evidence(pd.DataFrame(), _unknown_run, _unknown_run, TOLERANCE)
 
 
 def _results(folder: str | Path) -> Results | None:
@@ -500,8 +523,8 @@ def task_sweep(
     task: str, grid: Mapping[str, Any], heads: Sequence[int] | str, seeds: int, tolerance: float, name: str | None
 ) -> Sweep:  # fmt: skip
     """A sweep of `task` from its default setting, with the fields of `grid` changed or swept."""
-    if seeds < 1:
-        raise BadInput(f"seeds = {seeds}: at least 1 is needed")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise BadInput(f"seeds = {seeds}: at least 1 and at most {MOST_SEEDS:,} are allowed")
     axes = {key: list(value) if isinstance(value, (list, tuple, range)) else [value] for key, value in grid.items()}
     axes["model.heads"] = [heads] if isinstance(heads, str) else list(heads)
     axes["seed"] = list(range(seeds))
@@ -516,6 +539,11 @@ def task_sweep(
             "tolerance": tolerance,
         }
     )
+
+
+def retry_failed(results: str | Path) -> int:
+    """Plan failed trials again; returns how many."""
+    return Results(results).store.retry_failed()
 
 
 def run_sweeps(
@@ -559,7 +587,7 @@ def reproduce(
     drawn, _ = found.draw()
     seconds = time.perf_counter() - started
     summary = found.folder / "summary.md"
-    summary.write_text(_summary(preset, found, report, findings, drawn, seconds), encoding="utf-8")
+    write_text(summary, _summary(preset, found, report, findings, drawn, seconds))
     return Reproduction(report, findings, drawn, summary, seconds)
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import tomllib
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +31,11 @@ app = typer.Typer(
     help="How many heads, and how many parameters, does an attention mechanism need for a task?",
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
 )  # fmt: skip
+
+FAULT = 70
+BROKEN = 3
+"""Exit codes beside 0, 1 (a law is contradicted, a label is wrong) and 2 (bad use): a fault of the program; and
+trials or worker processes that failed."""
 
 ResultsOption = Annotated[str, typer.Option("--results", help="Folder of the store, figures and summary.")]
 WorkersOption = Annotated[int | None, typer.Option("--workers", help="Processes; one a core if not given.")]
@@ -54,6 +60,10 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except Exception:
+        traceback.print_exc()
+        print("headcount: this is a fault of the program, not of what you typed", file=sys.stderr)
+        raise SystemExit(FAULT) from None
 
 
 def parse_values(text: str) -> list[Any]:
@@ -152,7 +162,8 @@ def _say(report: Report) -> None:
     text = f"{report.asked} trials: {report.already} already there, {report.ran} run in {report.seconds:.0f} s"
     extras = (
         (report.nan, "ended in NaN"),
-        (report.failed, "failed, see 'headcount runs --status failed'"),
+        (report.failed, "failed, see 'headcount runs --status failed' (--retry-failed runs them again)"),
+        (report.died, "worker processes died"),
         (report.elsewhere, "left to other processes"),
     )
     print(", ".join([text, *(f"{count} {words}" for count, words in extras if count)]))
@@ -177,13 +188,14 @@ def sweep(
     graph: Annotated[str | None, typer.Option(help="Your own graph: edge list, .graphml, or .npy matrix.")] = None,
     normalisation: Annotated[str | None, typer.Option(help="Of a graph: self-loops, plain, none.")] = None,
     target: Annotated[str | None, typer.Option(help="Of cpm3: workspace or count.")] = None,
-    heads: Annotated[str, typer.Option(help="Head counts: 1:10, 2,4,8; or boundary or auto, around the predicted threshold.")] = "auto",
-    attention: Annotated[str, typer.Option(help="mha, iha, or both.")] = "mha,iha",
-    seeds: Annotated[int, typer.Option(help="Trials at each point.")] = 3,
+    heads: Annotated[str | None, typer.Option(help="Head counts: 1:10, 2,4,8; or boundary or auto (if not given), around the predicted threshold.")] = None,
+    attention: Annotated[str | None, typer.Option(help="Mechanisms, see 'headcount models'; mha,iha if not given.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Trials at each point; 3 if not given.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any field: training.steps=500, model.query_width=4,8.")] = None,
     preset: Annotated[str | None, typer.Option(help="Sweeps of a preset, or of a TOML file of that form.")] = None,
     only: Annotated[str | None, typer.Option(help="With --preset: these sweeps, by name.")] = None,
-    tolerance: Annotated[float, typer.Option(help="Relative error that counts as solved.")] = TOLERANCE,
+    tolerance: Annotated[float | None, typer.Option(help="Relative error that counts as solved, for heads auto; 0.1 if not given.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run trials again that failed before.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
     results: ResultsOption = "results",
     device: DeviceOption = "auto",
@@ -207,22 +219,28 @@ def sweep(
             raise BadInput(f"--set takes key=value, as in training.steps=500; got '{setting}'")
         set_field({"task": {}, "model": {}, "training": {}}, key.strip(), None)
         axes[key.strip()] = parse_values(text)
-    sweeps = _chosen_sweeps(task, preset, only, axes, heads, attention, seeds, tolerance)
+    options = {"heads": heads, "attention": attention, "seeds": seeds, "tolerance": tolerance}
+    sweeps = _chosen_sweeps(
+        task, preset, only, axes, {key: value for key, value in options.items() if value is not None}
+    )
     if dry_run:
         for made in sweeps:
             print(f"{made.name}: {len(made.trials())} trials  {made.about}")
         return
+    if retry_failed:
+        print(f"{api.retry_failed(results)} failed trials are planned again")
     with _progress() as progress:
         report = api.run_sweeps(sweeps, results, device, workers, progress)
     _say(report)
     _note_order(sweeps)
     _print_accuracy(api.accuracy_table(api.Results(results), [made.name for made in sweeps]))
     print(f"next: headcount check --results {results}")
+    if report.broken:
+        raise typer.Exit(BROKEN)
 
 
 def _chosen_sweeps(
-    task: str | None, preset: str | None, only: str | None, axes: dict[str, Any], heads: str, attention: str,
-    seeds: int, tolerance: float,
+    task: str | None, preset: str | None, only: str | None, axes: dict[str, Any], options: dict[str, Any]
 ) -> list[Sweep]:  # fmt: skip
     if (task is None) == (preset is None):
         raise BadInput(f"name a task ({', '.join(sorted(TASKS))}) or a --preset ({', '.join(preset_names())})")
@@ -230,8 +248,18 @@ def _chosen_sweeps(
         if only is not None:
             raise BadInput("--only chooses sweeps of a --preset")
         choose(task or "", TASKS, "task")
-        grid = {**axes, "model.attention": parse_values(attention)}
-        return [api.task_sweep(task or "", grid, parse_heads(heads), seeds, tolerance, None)]  # fmt: skip
+        for key, option in (("seed", "--seeds"), ("model.heads", "--heads"), ("model.attention", "--attention"), ("task.name", "TASK")):  # fmt: skip
+            if key in axes:
+                raise BadInput(f"'{key}' is set by {option}")
+        grid = {**axes, "model.attention": parse_values(options.get("attention", "mha,iha"))}
+        heads = parse_heads(options.get("heads", "auto"))
+        return [
+            api.task_sweep(task or "", grid, heads, options.get("seeds", 3), options.get("tolerance", TOLERANCE), None)
+        ]
+    if options:
+        raise BadInput(
+            f"--{next(iter(options))} is of a task's sweep; change a preset's sweeps with --set, as in --set seed=0,1"
+        )
     sweeps = load_preset(preset)
     if only is not None:
         names = [choose(name.strip(), [made.name for made in sweeps], "sweep") for name in only.split(",")]
@@ -264,7 +292,7 @@ def _note_order(sweeps: list[Sweep]) -> None:
 @app.command()
 def runs(
     status: Annotated[str | None, typer.Option(help="Only rows of this status: planned, running, done, nan, failed.")] = None,
-    limit: Annotated[int, typer.Option(help="Rows to print.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
     results: ResultsOption = "results",
 ) -> None:  # fmt: skip
     """What the store holds: counts by sweep and status, and the latest rows."""
@@ -273,6 +301,9 @@ def runs(
     statuses = ("planned", "running", "done", "nan", "failed")
     if status is not None:
         rows = rows[rows["status"] == choose(status, statuses, "status")]
+    if rows.empty:
+        print("no rows")
+        return
     counts = rows.groupby(["sweep", "status"]).size().unstack(fill_value=0)
     table = Table("sweep", *counts.columns)
     for name, numbers in counts.iterrows():
@@ -370,7 +401,7 @@ def claims_document(
     output: Annotated[str, typer.Option("--output", help="Markdown file to write.")] = "docs/claims.md",
 ) -> None:
     """Write the ledger as Markdown: statements, derivations, and the verdicts of the exact claims."""
-    Path(output).write_text(api.ledger_document(), encoding="utf-8")
+    api.write_text(Path(output), api.ledger_document())
     print(output)
 
 
@@ -554,6 +585,8 @@ def reproduce(
     print(
         f"{sum(path.suffix == '.png' for path in done.figures)} figures and {done.summary}; {done.seconds:.0f} s in all"
     )
+    if done.report.broken:
+        raise typer.Exit(BROKEN)
     if done.contradicted:
         raise typer.Exit(1)
 

@@ -134,7 +134,7 @@ def test_scalar_transport_claim_notices_a_model_below_the_floor():
 def relation_rows(accuracy):
     made = [
         {"id": f"{name}{seed}", "status": "done", "task.name": "relation", "model.attention": name, "model.heads": 8,
-         "seed": seed, "best_accuracy": value + 0.001 * seed, "best_error": 1 - value, "training.learning_rate": 1e-3}
+         "model.depth": 1, "seed": seed, "best_accuracy": value + 0.001 * seed, "best_error": 1 - value, "training.learning_rate": 1e-3}
         for name, values in accuracy.items() for seed, value in enumerate(values)
     ]  # fmt: skip
     return Evidence(pd.DataFrame(made), lambda key: Polynomial(), lambda key: ModelConfig(), 0.1)

@@ -61,6 +61,15 @@ BAD = [
     (["sweep", "polynomial", "--device", "tpu"], "unknown device"),
     (["sweep", "polynomial", "--workers", "0"], "at least 1"),
     (["sweep", "polynomial", "--tolerance", "2"], "tolerance"),
+    (["sweep", "polynomial", "--seeds", "100000000000"], "at most 100,000"),
+    (["sweep", "polynomial", "--set", "seed=abc"], "is set by --seeds"),
+    (["sweep", "polynomial", "--set", "model.heads=3"], "is set by --heads"),
+    (["sweep", "polynomial", "--set", "task.name=cpm3"], "is set by TASK"),
+    (["sweep", "polynomial", "--set", "model.query_width=1000000000"], "query_width"),
+    (["sweep", "polynomial", "--results", ""], "needs a name"),
+    (["sweep", "--preset", "smoke", "--heads", "3"], "--heads is of a task's sweep"),
+    (["sweep", "--preset", "smoke", "--seeds", "1"], "--seeds is of a task's sweep"),
+    (["claims", "document", "--output", "/no/such/folder/x.md"], "cannot be written"),
     (["sweep", "--preset", "quick", "--only", "polynomial"], "unknown sweep"),
     (["sweep", "cpm3", "--set", "task.modulus=1"], "modulus = 1"),
     (["sweep", "cpm3", "--target", "count"], "has none as configured"),
@@ -173,6 +182,85 @@ def test_figures_are_drawn_from_the_store_and_are_the_same_every_time(monkeypatc
     assert len(runs) > 10
     run(monkeypatch, capsys, "figures", "heads-k", "error-heads", "--results", store)
     assert first == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sweep = 3", "no [[sweep]] table"),
+        ("sweep = [1, 2]", "is no [[sweep]] table"),
+        ("[[sweep]]\ngrid = 5", "grid"),
+        ("[[sweep]]\ntask = 'x'", "task"),
+        ("[[sweep]]\nnaem = 'x'", "did you mean 'name'"),
+        ("[[sweep]]\ngrid = { seed = [] }", "has no value to loop over"),
+        ("[[sweep]]\nname = 'a'\n[[sweep]]\nname = 'a'", "two sweeps named 'a'"),
+        ("[[sweep]]\ntolerance = 'a'", "tolerance"),
+        ("other = 1", "unknown key in preset"),
+        ("= 3", "not valid TOML"),
+    ],
+)
+def test_malformed_presets(monkeypatch, capsys, tmp_path, text, words):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    code, _, errors = run(monkeypatch, capsys, "sweep", "--preset", path, "--dry-run")
+    assert (code, words in errors) == (2, True), errors
+
+
+def test_tolerance_and_odd_stores(monkeypatch, capsys, store, tmp_path):
+    for value in ("0", "-1", "5", "nan"):
+        code, _, errors = run(monkeypatch, capsys, "check", "--tolerance", value, "--results", store)
+        assert (code, "between 0 and 1" in errors) == (2, True), errors
+    (tmp_path / "headcount.sqlite").touch()
+    code, output, _ = run(monkeypatch, capsys, "runs", "--results", tmp_path)
+    assert (code, output) == (0, "no rows\n")
+    import sqlite3
+
+    (tmp_path / "other").mkdir()
+    with sqlite3.connect(tmp_path / "other" / "headcount.sqlite") as database:
+        database.execute("CREATE TABLE theirs (x)")
+    code, _, errors = run(monkeypatch, capsys, "runs", "--results", tmp_path / "other")
+    assert (code, "not a store of this program" in errors) == (2, True)
+    (tmp_path / "figures").touch()
+    code, _, errors = run(monkeypatch, capsys, "figures", "task-samples", "--results", tmp_path)
+    assert (code, "cannot be used for figures" in errors) == (2, True)
+
+
+def test_failed_trials_exit_with_three_and_can_be_retried(monkeypatch, capsys, tmp_path):
+    from headcount.experiments import runner
+
+    arguments = [
+        "sweep",
+        "polynomial",
+        "--k",
+        "1",
+        "--heads",
+        "1",
+        "--attention",
+        "mha",
+        "--seeds",
+        "1",
+        *FAST,
+        "--results",
+        tmp_path,
+    ]
+
+    def broken(*args, **kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr(runner, "train", broken)
+    code, output, _ = run(monkeypatch, capsys, *arguments)
+    assert (code, "1 failed" in output) == (3, True)
+    monkeypatch.undo()
+    code, output, _ = run(monkeypatch, capsys, *arguments)
+    assert (code, "1 already there" in output) == (0, True)
+    code, output, _ = run(monkeypatch, capsys, *arguments, "--retry-failed")
+    assert (code, "1 failed trials are planned again" in output, "1 run in" in output) == (0, True, True)
+
+
+def test_a_fault_of_the_program_has_its_own_exit_code(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "load_preset", lambda name: 1 / 0)
+    code, _, errors = run(monkeypatch, capsys, "presets")
+    assert (code, "fault of the program" in errors) == (70, True)
 
 
 def test_presets_and_dry_run(monkeypatch, capsys, tmp_path):

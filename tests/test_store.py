@@ -40,6 +40,10 @@ def small_trials(**grid):
     ).trials()
 
 
+def _dies(*args):
+    os._exit(9)
+
+
 def rows_of(folder):
     return Store(folder, create=False).rows().sort_values("id").reset_index(drop=True)
 
@@ -155,7 +159,7 @@ def test_claims_keep_processes_apart_and_expire(tmp_path):
     mine.owner = "third:1:b"
     assert mine.claim(ids) == []
     mine._database.execute("UPDATE trials SET heartbeat = heartbeat - ?", (CLAIM_SECONDS + 1,))
-    assert mine.claim(ids) == ids
+    assert mine.claim(ids) == ids[2:], "a live process of this host keeps its claims, however long it is silent"
 
 
 def test_dead_process_on_this_host_loses_its_claim_at_once(tmp_path):
@@ -173,11 +177,36 @@ def test_dead_process_on_this_host_loses_its_claim_at_once(tmp_path):
 def test_outcome_curve_and_status_are_one_transaction(tmp_path):
     trials, store = small_trials(), Store(tmp_path)
     store.plan(trials, "s")
+    store.claim([trials[0].id])
     broken = Outcome(status="done", error=0.1, curve=[(1, 0.1, 0.1), (2, "not a number", object())])
     with pytest.raises(sqlite3.Error):
         store.finish(trials[:1], [broken], {})
+    store.release()
     assert set(store.rows()["status"]) == {"planned"}
     assert store.curves().empty
+
+
+def test_a_trial_taken_over_is_not_written_twice(tmp_path):
+    trials, slow, other = small_trials(), Store(tmp_path), Store(tmp_path)
+    slow.plan(trials, "s")
+    slow.owner = "elsewhere:1:a"
+    slow.claim([trials[0].id])
+    slow._database.execute("UPDATE trials SET heartbeat = 0 WHERE owner IS NOT NULL")
+    assert other.claim([trials[0].id]) == [trials[0].id]
+    slow.finish(trials[:1], [Outcome(status="done", error=0.5)], {})
+    assert other.rows()["error"].isna().all()
+    other.finish(trials[:1], [Outcome(status="done", error=0.25)], {})
+    assert other.rows()["error"].dropna().tolist() == [0.25]
+
+
+def test_dead_workers_are_reported(tmp_path, monkeypatch):
+    trials, store = small_trials(), Store(tmp_path)
+    store.plan(trials, "s")
+    monkeypatch.setattr(runner, "_worker", _dies)
+    report = runner.run(trials, store, "cpu", 2)
+    assert report.died == 2
+    assert report.broken
+    assert set(store.rows()["status"]) == {"planned"}
 
 
 def test_rows_carry_every_field_and_export_reads_back(tmp_path):

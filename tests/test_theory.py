@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headcount.models import ModelConfig
+from headcount.models import ModelConfig, Sizes
 from headcount.tasks import Cpm3, Polynomial
 from headcount.tasks.operators import cyclic_shift, matrix_powers, random_gaussian
 from headcount.theory.claims import LEDGER, Evidence, Verdict
@@ -240,6 +240,9 @@ def rows_of(entries, **fixed):
                 "id": str(index), "sweep": "s", "status": "nan" if np.isnan(error) else "done", "task.name": "polynomial",
                 "task.k": k, "task.tokens": 26, "task.operator": "cyclic", "task.features": 1,
                 "model.attention": attention, "model.heads": heads, "model.content": "positions", "seed": seed,
+                "model.score": "linear", "model.value_content": "features", "model.output": "mixed", "model.mask": "none",
+                "model.rope": "none", "model.query_width": None, "model.value_width": None, "model.pseudo_heads": None,
+                "model.collapse": "full", "model.mlp_width": 0,
                 "best_error": error, "best_stderr": 1e-4, "parameters": 100 * heads, **fixed,
             }
         )  # fmt: skip
@@ -254,6 +257,14 @@ def evidence_of(rows):
         lambda key: model(attention=by_id[key]["model.attention"], heads=int(by_id[key]["model.heads"])),
         0.1,
     )
+
+
+def test_models_that_differ_in_a_field_left_open_are_not_pooled():
+    rows = rows_of([(4, "mha", 4, 0, 0.01), (4, "mha", 4, 1, 0.9)])
+    rows["model.query_width"] = [None, 2.0]
+    table = thresholds(rows, 0.1)
+    assert len(table) == 2
+    assert sorted(table["heads"].isna()) == [False, True]
 
 
 def test_thresholds_by_best_and_by_median_seed():
@@ -324,6 +335,28 @@ def test_parameter_law_is_refuted_by_other_counts():
     finding = LEDGER["poly-theta"].finding(evidence_of(rows))
     assert finding.verdict == Verdict.REFUTED
     assert finding.contradicted
+
+
+def test_rows_of_another_setting_do_not_speak_for_a_law():
+    rows = rows_of(lawful("mha", lambda k: k))
+    others = rows_of(lawful("mha", lambda k: 2 * k))
+    others["id"] = "x" + others["id"]
+    others["model.query_width"] = 2
+    both = pd.concat([rows, others], ignore_index=True)
+    finding = LEDGER["law-poly-mha"].finding(evidence_of(both))
+    assert finding.verdict == Verdict.SUPPORTED
+    assert len(finding.details["thresholds"]) == len(KS)
+
+
+def test_unsolved_sizes_leave_the_parameter_law_open():
+    rows = rows_of(lawful("mha", lambda k: k) + lawful("iha", lambda k: int(np.ceil(np.sqrt(k)))))
+    rows["parameters"] = [
+        model(attention=a, heads=h).parameters(Sizes(26, 1, k))
+        for a, h, k in zip(rows["model.attention"], rows["model.heads"], rows["task.k"], strict=True)
+    ]
+    assert LEDGER["poly-theta"].finding(evidence_of(rows)).verdict == Verdict.SUPPORTED
+    rows.loc[rows["task.k"] >= 16, "best_error"] = 0.9
+    assert LEDGER["poly-theta"].finding(evidence_of(rows)).verdict == Verdict.UNRESOLVED
 
 
 def test_missing_evidence_is_never_a_pass():

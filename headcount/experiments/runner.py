@@ -37,7 +37,7 @@ Progress = Callable[[int, int, str], None]
 @dataclass(frozen=True)
 class Report:
     """What a call of `run` did: trials asked for, already there, run now, the outcomes that are no number,
-    and those that another process had in hand."""
+    those that another process had in hand, and worker processes that died."""
 
     asked: int
     already: int
@@ -46,6 +46,12 @@ class Report:
     failed: int
     elsewhere: int
     seconds: float
+    died: int = 0
+
+    @property
+    def broken(self) -> bool:
+        """Whether something failed that should not have: a trial, or a worker process."""
+        return self.failed > 0 or self.died > 0
 
 
 def environment(device: torch.device) -> dict[str, str | int]:
@@ -112,7 +118,7 @@ def run(
     open_trials = [trial for trial in trials if known[trial.id] in ("planned", "running")]
     waiting = groups(open_trials)
     total = sum(group[0].training.steps for group in waiting)
-    count = choose_workers(workers, where, len(waiting))
+    count, died = choose_workers(workers, where, len(waiting)), 0
     if waiting:
         on_progress(0, total, "")
     if count == 1:
@@ -120,7 +126,7 @@ def run(
     else:
         # Long groups first: the last ones to end should be short.
         waiting.sort(key=_weight, reverse=True)
-        _run_in_processes(waiting, store, device, count, lambda done, label: on_progress(done, total, label))
+        died = _run_in_processes(waiting, store, device, count, lambda done, label: on_progress(done, total, label))
     after = store.statuses(trial.id for trial in open_trials)
     ended = list(after.values())
     return Report(
@@ -131,6 +137,7 @@ def run(
         failed=ended.count("failed"),
         elsewhere=sum(status in ("planned", "running") for status in ended),
         seconds=time.perf_counter() - started,
+        died=died,
     )
 
 
@@ -189,8 +196,12 @@ def _train_group(
 
 def _run_in_processes(
     waiting: list[list[Trial]], store: Store, device: str, count: int, tell: Callable[[int, str], None]
-) -> None:
-    """The same in `count` processes that draw groups from one list; the store's claims keep them apart."""
+) -> int:
+    """The same in `count` processes that draw groups from one list; the store's claims keep them apart.
+
+    Returns:
+        How many of them died before their work was done.
+    """
     context = multiprocessing.get_context("spawn")
     inbox, outbox = context.Queue(), context.Queue()
     for group in waiting:
@@ -205,6 +216,7 @@ def _run_in_processes(
         worker.start()
     try:
         _listen(workers, outbox, tell)
+        return sum(worker.exitcode != 0 for worker in workers)
     finally:
         for worker in workers:
             worker.terminate()

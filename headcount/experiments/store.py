@@ -22,7 +22,7 @@ from headcount.experiments.trial import Trial, flatten
 STORE_VERSION = 1
 FILE_NAME = "headcount.sqlite"
 CLAIM_SECONDS = 60.0
-"""A claim without a sign of life for this long may be taken over by another process."""
+"""A claim of another host without a sign of life for this long may be taken over."""
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -75,6 +75,8 @@ class Store:
         self.path = self.folder / FILE_NAME
         if not create and not self.path.exists():
             raise BadInput(f"no results in '{folder}' yet; run a sweep, or name another folder with --results")
+        if not str(folder).strip():
+            raise BadInput("the results folder needs a name")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
@@ -96,6 +98,8 @@ class Store:
                     if statement.strip():
                         database.execute(statement)
                 database.execute("INSERT INTO meta VALUES ('version', ?)", (str(STORE_VERSION),))
+            elif "meta" not in tables:
+                raise BadInput(f"'{self.path}' is a database, but not a store of this program")
             version = database.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0]
         if int(version) != STORE_VERSION:
             raise BadInput(
@@ -188,12 +192,18 @@ class Store:
             return database.execute("UPDATE trials SET status = 'planned' WHERE status = 'failed'").rowcount
 
     def finish(self, trials: Sequence[Trial], outcomes: Sequence[Outcome], environment: dict[str, Any]) -> None:
-        """Write outcomes, curves and final status, all or nothing."""
+        """Write outcomes, curves and final status, all or nothing.
+
+        Trials that this store does not hold (any more) are left to whoever holds them now.
+        """
         now, text = time.time(), json.dumps(environment, sort_keys=True)
         columns = ", ".join(("id", *_NUMBERS, "environment", "finished_at", "traceback"))
         marks = ", ".join("?" * (len(_NUMBERS) + 4))
         with self._transaction() as database:
             for trial, outcome in zip(trials, outcomes, strict=True):
+                owner = database.execute("SELECT owner FROM trials WHERE id = ?", (trial.id,)).fetchone()
+                if owner is None or owner[0] != self.owner:
+                    continue
                 numbers = [getattr(outcome, name) for name in _NUMBERS]
                 database.execute(
                     f"INSERT OR REPLACE INTO results ({columns}) VALUES ({marks})",
@@ -241,12 +251,12 @@ class Store:
 
 
 def _abandoned(owner: str | None, heartbeat: float | None) -> bool:
-    """Whether a claim's process is gone: dead on this host, or silent for too long anywhere."""
-    if owner is None or heartbeat is None or time.time() - heartbeat > CLAIM_SECONDS:
+    """Whether a claim's process is gone: dead on this host, or silent for too long on another."""
+    if owner is None or heartbeat is None:
         return True
     host, pid, _ = owner.rsplit(":", 2)
     if host != socket.gethostname():
-        return False
+        return time.time() - heartbeat > CLAIM_SECONDS
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

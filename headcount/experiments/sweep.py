@@ -23,7 +23,7 @@ TOLERANCE = 0.1
 LARGEST_SWEEP = 1_000_000
 
 WINDOWS = {"boundary": (-1, 0), "auto": (-1, 0, 1)}
-"""Head counts to try, relative to the predicted one."""
+"""Head counts to try, relative to the predicted one; "auto" adds half of it."""
 
 
 class Sweep(Config):
@@ -55,6 +55,8 @@ class Sweep(Config):
             BadInput: on the first field or value that does not fit.
         """
         axes = {key: value if isinstance(value, list) else [value] for key, value in self.grid.items()}
+        if empty := next((key for key, values in axes.items() if not values), None):
+            raise BadInput(f"sweep '{self.name}': '{empty}' has no value to loop over")
         count = 1
         for values in axes.values():
             count *= len(values)
@@ -175,4 +177,10 @@ def sweeps_from(content: Mapping[str, Any], name: str) -> list[Sweep]:
     tables = content.get("sweep")
     if not isinstance(tables, list) or not tables:
         raise BadInput(f"preset '{name}' holds no [[sweep]] table")
-    return [Sweep.parse(table) for table in tables]
+    if wrong := next((table for table in tables if not isinstance(table, Mapping)), None):
+        raise BadInput(f"preset '{name}': {wrong!r} is no [[sweep]] table")
+    sweeps = [Sweep.parse(table) for table in tables]
+    names = [made.name for made in sweeps]
+    if twice := next((one for one in names if names.count(one) > 1), None):
+        raise BadInput(f"preset '{name}' has two sweeps named '{twice}'")
+    return sweeps

@@ -49,8 +49,8 @@ class TrainingConfig(Config):
     clip: float | None = pydantic.Field(default=None, gt=0)
     dtype: Literal["float32", "float64"] = "float32"
     evaluations: int = pydantic.Field(default=10, ge=1)
-    validation_examples: int = pydantic.Field(default=256, ge=2)
-    test_examples: int = pydantic.Field(default=4096, ge=2)
+    validation_examples: int = pydantic.Field(default=256, ge=2, le=10_000_000)
+    test_examples: int = pydantic.Field(default=4096, ge=2, le=10_000_000)
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:

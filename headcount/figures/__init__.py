@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from headcount.config import choose
+from headcount.config import BadInput, choose
 from headcount.figures.laws import LAW_FIGURES, NothingToDraw
 from headcount.figures.samples import task_samples
 from headcount.figures.style import paper_style, save
@@ -28,7 +28,10 @@ def draw(names: list[str], evidence: Evidence, folder: Path) -> tuple[list[Path]
     """
     for name in names:
         choose(name, FIGURES, "figure")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"'{folder}' cannot be used for figures: {error.strerror}") from None
     written, missing = [], []
     for name in names or list(FIGURES):
         recorder = evidence.recording()

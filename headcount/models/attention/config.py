@@ -70,8 +70,8 @@ class AttentionConfig(Config):
     content: Literal["positions", "features", "full"] = "full"
     value_content: Literal["features", "full"] = "full"
     output: Literal["concat", "mixed"] = "mixed"
-    query_width: int | None = pydantic.Field(default=None, ge=1)
-    value_width: int | None = pydantic.Field(default=None, ge=1)
+    query_width: int | None = pydantic.Field(default=None, ge=1, le=65536)
+    value_width: int | None = pydantic.Field(default=None, ge=1, le=65536)
     collapse: Literal["full", "per-head"] = "full"
     mask: Mask = "none"
     rope: Literal["none", "token", "virtual"] = "none"
