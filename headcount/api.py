@@ -277,6 +277,12 @@ def _task(name: str, fields: Mapping[str, Any]) -> Task:
     return TASKS[choose(name, TASKS, "task")].parse({"name": name, **fields})
 
 
+def _chance_and_shortcut(task: Task, floors: Mapping[str, float]) -> tuple[tuple[str, float], tuple[str, float]]:
+    """The first floor, and the best of the others; floors on a part of the questions have a comma in their name."""
+    chance, *others = ((name, value) for name, value in floors.items() if "," not in name)
+    return chance, (min if task.kind == "real" else max)(others or [chance], key=lambda item: item[1])
+
+
 def describe_task(name: str, fields: Mapping[str, Any] | None = None, examples: int = 512) -> dict[str, str]:
     """One row of the task table; chance and the best shortcut are measured on fresh examples.
 
@@ -285,8 +291,7 @@ def describe_task(name: str, fields: Mapping[str, Any] | None = None, examples: 
     """
     task = _task(name, fields or {})
     floors = tasks.floors(task, examples, random_stream(0, "validation"))
-    chance, *others = floors.items()
-    best = (min if task.kind == "real" else max)(others or [chance], key=lambda item: item[1])
+    chance, best = _chance_and_shortcut(task, floors)
     unit = "relative error" if task.kind == "real" else "accuracy"
     return {
         "task": name,
@@ -339,8 +344,7 @@ def accuracy_table(results: Results, sweeps: Sequence[str] = ()) -> pd.DataFrame
         if task.kind == "real" or isinstance(model, ModelConfig):
             continue
         floors = tasks.floors(task, 1024, random_stream(0, "validation"))
-        chance, *others = floors.items()
-        shortcut = max(others or [chance], key=lambda item: item[1])
+        chance, shortcut = _chance_and_shortcut(task, floors)
         sizes = Sizes(task.length, task.input_width, task.output_width)
         made.append(
             {

@@ -28,7 +28,7 @@ class VirtualHeadConfig(MechanismConfig):
     """
 
     label: ClassVar[str] = "Virtual head attention"
-    source: ClassVar[str] = "arXiv 2610.17959 (from code, the paper unread): PaddleFleet, D-URing/PaddleFleet"
+    source: ClassVar[str] = "arXiv 2610.17959 (after public code): PaddleFleet, D-URing/PaddleFleet"
     memory: ClassVar[str] = "N h G d (fused); h G N^2 if the weights are held; cache 2 G d a token"
     folds: ClassVar[str] = "into W_Q and W_O of GQA with h G query heads"
 
