@@ -25,8 +25,8 @@ from headcount.tasks import TASKS, Task, babi, random_stream
 from headcount.tasks import describe as tasks
 from headcount.tasks.babi_stories import SUPPORTS
 from headcount.theory.claims import LEDGER, Claim, Evidence, Finding
-from headcount.theory.fits import Fit, fit_ceiling_law
-from headcount.theory.thresholds import thresholds
+from headcount.theory.fits import Fit
+from headcount.theory.thresholds import fit_heads, thresholds
 
 Progress = Callable[[int, int, str], None]
 
@@ -86,9 +86,7 @@ class Results:
         if table.empty:
             raise BadInput(f"no finished row of {attention} on {task} in '{self.folder}'")
         table = table.sort_values(size)
-        return fit_ceiling_law(
-            table[size].tolist(), table["failing"].tolist(), table["heads"].fillna(math.inf).tolist()
-        )
+        return fit_heads(table, size)
 
     def check(self, ids: Sequence[str] = (), trained: bool = True, exact: bool = True) -> list[tuple[Claim, Finding]]:
         """Compute the verdicts of claims (all, or those named) and store them.
@@ -175,12 +173,11 @@ def ledger(results: str | Path = "results") -> list[dict[str, Any]]:
     rows = []
     for claim in LEDGER.values():
         known = stored.get(claim.id)
-        hint = f"headcount check {claim.id}" if claim.sweeps else f"headcount claims verify {claim.id}"
         rows.append(
             {
                 "claim": claim.id, "statement": claim.statement, "source": claim.source,
                 "verdict": known["verdict"] if known else "not verified yet",
-                "measured": known["measured"] if known else f"run: {hint}",
+                "measured": known["measured"] if known else f"run: {claim.rerun}",
             }
         )  # fmt: skip
     return rows
@@ -219,8 +216,7 @@ def finding_text(claim: Claim, finding: Finding) -> str:
         "why": claim.derivation, "predicted": finding.predicted, "measured": finding.measured,
     }  # fmt: skip
     lines += [f"  {name + ':':11}{text}" for name, text in parts.items() if text]
-    command = f"headcount check {claim.id}" if claim.sweeps else f"headcount claims verify {claim.id}"
-    lines += [f"  {'rerun:':11}{command}", "", "evidence:"]
+    lines += [f"  {'rerun:':11}{claim.rerun}", "", "evidence:"]
     for name, value in finding.details.items():
         lines += _evidence_lines(name, value)
     return "\n".join(lines)
@@ -262,8 +258,7 @@ def ledger_document() -> str:
             lines.append(f"- **Corrected:** {claim.corrected}")
         lines += [f"- **Source:** {claim.source}", f"- **Why:** {claim.derivation}"]
         lines.append(f"- **Verdict:** {_verdict_words(claim, finding)}")
-        command = f"headcount check {claim.id}" if claim.sweeps else f"headcount claims verify {claim.id}"
-        lines.append(f"- **Rerun:** `{command}`; all numbers: `headcount claims show {claim.id}`")
+        lines.append(f"- **Rerun:** `{claim.rerun}`; all numbers: `headcount claims show {claim.id}`")
     return "\n".join(lines) + "\n"
 
 

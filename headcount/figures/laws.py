@@ -13,10 +13,10 @@ from matplotlib.ticker import NullLocator, ScalarFormatter
 from headcount.figures.style import COLOURS, COLUMN, DOUBLE, LABELS, MARKERS, SERIES
 from headcount.tasks import Polynomial
 from headcount.theory.claims import Evidence
-from headcount.theory.claims.laws import closed_form_parameters, error_by_heads, longest_series
-from headcount.theory.fits import FitRefused, fit_ceiling_law, fit_power_law
-from headcount.theory.floors import epsilon_rank, floor, predicted_heads
-from headcount.theory.thresholds import thresholds
+from headcount.theory.claims.laws import error_by_heads, longest_series, predicted_parameters
+from headcount.theory.fits import FitRefused, fit_power_law
+from headcount.theory.floors import epsilon_rank, floor
+from headcount.theory.thresholds import fit_heads, thresholds
 
 LEAST_SHOWN = 1e-4
 """Errors below this are drawn here: the last steps of training decide them."""
@@ -97,9 +97,7 @@ def _heads_figure(evidence: Evidence, rows: pd.DataFrame, size: str, symbol: str
         solved = table[table["heads"].notna()]
         every |= set(solved[size])
         try:
-            fit = fit_ceiling_law(
-                table[size].tolist(), table["failing"].tolist(), table["heads"].fillna(np.inf).tolist()
-            )
+            fit = fit_heads(table, size)
             label = f"{LABELS[attention]}: exponent {fit.exponent:.2f} [{fit.low:.2f}, {fit.high:.2f}]"
         except FitRefused:
             label = LABELS[attention]
@@ -160,12 +158,7 @@ def parameters_of_smallest(evidence: Evidence) -> Figure:
                 continue
             table = thresholds(part, evidence.tolerance).sort_values(size)
             table = table[table["heads"].notna()]
-            first = part.drop_duplicates(size).set_index(size)["id"]
-            formula = []
-            for value in table[size]:
-                task, model = evidence.task_of(first[value]), evidence.layer_of(first[value])
-                heads = predicted_heads(task, attention, evidence.tolerance)
-                formula.append(closed_form_parameters(task, model.changed(heads=heads)))
+            formula = predicted_parameters(table, evidence)
             try:
                 fit = fit_power_law(table[size].tolist(), table["parameters"].tolist())
                 label = f"{LABELS[attention]}: exponent {fit.exponent:.2f} [{fit.low:.2f}, {fit.high:.2f}]"

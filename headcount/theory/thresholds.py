@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from headcount.theory.fits import Fit, fit_ceiling_law
+
 NOT_THE_PROBLEM = ("task.", "model.")
 """Columns with these beginnings say what was asked and of whom; model.heads is what a threshold is over."""
 
@@ -92,3 +94,12 @@ def thresholds(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
         row["seeds"] = int(solved["seeds"].iloc[0]) if len(solved) else int(part["seeds"].max())
         found.append(row)
     return pd.DataFrame(found)
+
+
+def fit_heads(table: pd.DataFrame, size: str) -> Fit:
+    """The power law of the thresholds of a table against its column `size`; unsolved sizes bound it from below.
+
+    Raises:
+        FitRefused: see `fit_ceiling_law`.
+    """
+    return fit_ceiling_law(table[size].tolist(), table["failing"].tolist(), table["heads"].fillna(np.inf).tolist())

@@ -120,6 +120,11 @@ class Claim:
     printed: str = ""
     corrected: str = ""
 
+    @property
+    def rerun(self) -> str:
+        """The command that computes this claim again."""
+        return f"headcount check {self.id}" if self.sweeps else f"headcount claims verify {self.id}"
+
     def finding(self, evidence: Evidence) -> Finding:
         """The verdict on this evidence."""
         return self.check(evidence)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from headcount.config import BadInput
 from headcount.models import ModelConfig, Sizes
 from headcount.tasks import Task
 from headcount.theory.claims.claim import Claim, Evidence, Finding, Verdict, no_evidence
-from headcount.theory.fits import Fit, FitRefused, fit_ceiling_law, fit_power_law
+from headcount.theory.fits import Fit, FitRefused, fit_power_law
 from headcount.theory.floors import (
     epsilon_rank,
     family_floor,
@@ -22,7 +21,7 @@ from headcount.theory.floors import (
     predicted_heads,
     recheck,
 )
-from headcount.theory.thresholds import by_heads, thresholds
+from headcount.theory.thresholds import by_heads, fit_heads, thresholds
 
 SETTING: dict[str, Any] = {
     "model__content": "positions", "model__value_content": "features", "model__output": "mixed", "model__mask": "none",
@@ -118,10 +117,9 @@ def _thresholds_by_size(rows: pd.DataFrame, size: str, evidence: Evidence) -> pd
     """Thresholds by size, with the prediction beside them."""
     rows = longest_series(rows, size)
     table = thresholds(rows, evidence.tolerance).sort_values(size)
-    first = rows.drop_duplicates(size).set_index(size)["id"]
-    attention = rows["model.attention"].iloc[0]
     table["predicted"] = [
-        predicted_heads(evidence.task_of(first[value]), attention, evidence.tolerance) for value in table[size]
+        predicted_heads(evidence.task_of(run), evidence.layer_of(run).attention, evidence.tolerance)
+        for run in table["id"]
     ]
     keep = [
         size,
@@ -139,7 +137,7 @@ def _thresholds_by_size(rows: pd.DataFrame, size: str, evidence: Evidence) -> pd
 
 def _fit_heads(table: pd.DataFrame, size: str) -> Fit | str:
     try:
-        return fit_ceiling_law(table[size].tolist(), table["failing"].tolist(), table["heads"].fillna(np.inf).tolist())
+        return fit_heads(table, size)
     except FitRefused as refusal:
         return str(refusal)
 
@@ -293,6 +291,16 @@ def _parameter_law(
     return check
 
 
+def predicted_parameters(table: pd.DataFrame, evidence: Evidence) -> list[int]:
+    """Exact parameter count, for each row of a table of thresholds, of the model with the predicted heads, P = H."""
+    counts = []
+    for run in table["id"]:
+        task, model = evidence.task_of(run), evidence.layer_of(run)
+        heads = predicted_heads(task, model.attention, evidence.tolerance)
+        counts.append(closed_form_parameters(task, model.changed(heads=heads)))
+    return counts
+
+
 def _parameter_fits(rows: pd.DataFrame, size: str, exponent: float, evidence: Evidence) -> tuple[Fit, Fit, float] | str:
     """Raw fit, fit corrected for finite size, and the exponent the exact formula implies over the same sizes.
 
@@ -301,12 +309,7 @@ def _parameter_fits(rows: pd.DataFrame, size: str, exponent: float, evidence: Ev
     table = thresholds(rows, evidence.tolerance).sort_values(size)
     if unsolved := int(table["heads"].isna().sum()):
         return f"{unsolved} of {len(table)} sizes were solved by no head count tried"
-    first = rows.drop_duplicates(size).set_index(size)["id"]
-    formula = []
-    for value in table[size]:
-        task, model = evidence.task_of(first[value]), evidence.layer_of(first[value])
-        heads = predicted_heads(task, model.attention, evidence.tolerance)
-        formula.append(closed_form_parameters(task, model.changed(heads=heads)))
+    formula = predicted_parameters(table, evidence)
     try:
         raw = fit_power_law(table[size].tolist(), table["parameters"].tolist())
         corrected = fit_power_law(table[size].tolist(), table["parameters"].tolist(), formula, exponent)
