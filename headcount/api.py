@@ -63,7 +63,9 @@ class Results:
     def evidence(self) -> Evidence:
         """What claims and figures read."""
         trials = self._trials
-        return Evidence(self.rows, lambda key: trials[key].task, lambda key: trials[key].model, self.tolerance)
+        return Evidence(
+            self.rows, lambda key: trials[key].task, lambda key: trials[key].model, self.tolerance, self.store.curves
+        )
 
     @cached_property
     def _trials(self) -> Mapping[str, Trial]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from headcount.experiments.trial import TrainingConfig
@@ -39,14 +39,13 @@ class StackedAdam:
     ) -> None:
         self.theta, self.rates, self.decays, self.clip = theta, rates[:, None], decays[:, None], clip
         self.betas, self.epsilon, self.steps = betas, epsilon, 0
+        self.decayed = bool(decays.any())
         self.mean = torch.zeros_like(theta)
         self.square = torch.zeros_like(theta)
 
     @torch.no_grad()
-    def step(self, factor: float) -> None:
-        """One update with rates times `factor`; clears the gradient."""
-        gradient = self.theta.grad
-        assert gradient is not None
+    def step(self, gradient: Float[Tensor, "members parameters"], factor: float) -> None:
+        """One update with rates times `factor`."""
         if self.clip is not None:
             norm = gradient.norm(dim=1, keepdim=True)
             gradient = gradient * (self.clip / norm.clamp_min(1e-12)).clamp_max(1.0)
@@ -54,8 +53,15 @@ class StackedAdam:
         first, second = self.betas
         self.mean.lerp_(gradient, 1 - first)
         self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        scale = (self.square / (1 - second**self.steps)).sqrt_().add_(self.epsilon)
+        scale = self.square.sqrt().mul_((1 - second**self.steps) ** -0.5).add_(self.epsilon)
         rates = self.rates * factor
-        self.theta.mul_(1 - rates * self.decays)
-        self.theta.addcdiv_(self.mean * (-rates / (1 - first**self.steps)), scale)
-        self.theta.grad = None
+        if self.decayed:
+            self.theta.mul_(1 - rates * self.decays)
+        # One product for the whole stack: rates differ by row, so they cannot be an addcdiv's single number.
+        self.theta.sub_(self.mean.div(scale).mul_(rates / (1 - first**self.steps)))
+
+    def keep(self, members: Int[Tensor, " kept"], theta: Float[Tensor, "kept parameters"]) -> None:
+        """Go on with some rows only, whose weights are now `theta`."""
+        self.theta = theta
+        self.rates, self.decays = self.rates[members], self.decays[members]
+        self.mean, self.square = self.mean[members], self.square[members]

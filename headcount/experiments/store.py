@@ -19,7 +19,7 @@ from headcount.config import BadInput
 from headcount.experiments.training import Outcome
 from headcount.experiments.trial import Trial, flatten
 
-STORE_VERSION = 1
+STORE_VERSION = 2
 FILE_NAME = "headcount.sqlite"
 CLAIM_SECONDS = 60.0
 """A claim of another host without a sign of life for this long may be taken over."""
@@ -39,13 +39,14 @@ CREATE INDEX trials_status ON trials (status);
 CREATE TABLE results (
     id TEXT PRIMARY KEY REFERENCES trials (id),
     error REAL, error_stderr REAL,
-    best_error REAL, best_stderr REAL, best_step INTEGER,
+    best_error REAL, best_stderr REAL, best_step INTEGER, last_step INTEGER,
     accuracy REAL, best_accuracy REAL,
     weight_norm REAL, parameters INTEGER, seconds REAL, stack INTEGER,
     environment TEXT NOT NULL, finished_at REAL NOT NULL, traceback TEXT
 );
 CREATE TABLE curves (
     id TEXT NOT NULL REFERENCES trials (id), step INTEGER NOT NULL, loss REAL, error REAL,
+    train_error REAL, test_error REAL,
     PRIMARY KEY (id, step)
 ) WITHOUT ROWID;
 CREATE TABLE verdicts (
@@ -55,7 +56,7 @@ CREATE TABLE verdicts (
 """
 
 _NUMBERS = (
-    "error", "error_stderr", "best_error", "best_stderr", "best_step", "accuracy", "best_accuracy",
+    "error", "error_stderr", "best_error", "best_stderr", "best_step", "last_step", "accuracy", "best_accuracy",
     "weight_norm", "parameters", "seconds", "stack",
 )  # fmt: skip
 
@@ -100,12 +101,25 @@ class Store:
                 database.execute("INSERT INTO meta VALUES ('version', ?)", (str(STORE_VERSION),))
             elif "meta" not in tables:
                 raise BadInput(f"'{self.path}' is a database, but not a store of this program")
-            version = database.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0]
-        if int(version) != STORE_VERSION:
+            version = int(database.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0])
+        if version > STORE_VERSION:
             raise BadInput(
                 f"'{self.path}' is a store of version {version}, this program reads version {STORE_VERSION};"
                 " name another folder with --results"
             )
+        if version < STORE_VERSION:
+            self._migrate(version)
+
+    def _migrate(self, version: int) -> None:
+        """Bring an older store to this version, all or nothing, with a copy of it beside it first."""
+        backup = self.path.with_name(f"{FILE_NAME}.v{version}.bak")
+        with contextlib.closing(sqlite3.connect(backup)) as copy:
+            self._database.backup(copy)
+        with self._transaction() as database:
+            stored = database.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0]
+            if int(stored) == 1:
+                _from_version_1(database)
+            database.execute("UPDATE meta SET value = ? WHERE key = 'version'", (str(STORE_VERSION),))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -210,7 +224,7 @@ class Store:
                     (trial.id, *numbers, text, now, outcome.traceback),
                 )
                 database.executemany(
-                    "INSERT OR REPLACE INTO curves VALUES (?, ?, ?, ?)",
+                    "INSERT OR REPLACE INTO curves (id, step, loss, error, train_error, test_error) VALUES (?, ?, ?, ?, ?, ?)",
                     [(trial.id, *point) for point in outcome.curve],
                 )
                 database.execute("UPDATE trials SET status = ?, owner = NULL WHERE id = ?", (outcome.status, trial.id))
@@ -233,7 +247,7 @@ class Store:
         return pd.concat([table[["id", "sweep", "status"]], fields, numbers], axis=1)
 
     def curves(self) -> pd.DataFrame:
-        """Learning curves: id, step, loss, error (validation)."""
+        """Learning curves: id, step, loss (of the step's batch), error (validation), train_error, test_error."""
         return pd.read_sql_query("SELECT * FROM curves ORDER BY id, step", self._database)
 
     def save_verdicts(self, verdicts: Iterable[dict[str, Any]]) -> None:
@@ -248,6 +262,21 @@ class Store:
     def verdicts(self) -> pd.DataFrame:
         """Stored verdicts: claim, verdict, predicted, measured, details (JSON), computed_at."""
         return pd.read_sql_query("SELECT * FROM verdicts", self._database)
+
+
+def _from_version_1(database: sqlite3.Connection) -> None:
+    """Version 2 has curves of training and test, the last step, and training fields whose defaults are what
+    version 1 always did; a run's id, the hash of its configuration, changes with them."""
+    database.execute("ALTER TABLE curves ADD COLUMN train_error REAL")
+    database.execute("ALTER TABLE curves ADD COLUMN test_error REAL")
+    database.execute("ALTER TABLE results ADD COLUMN last_step INTEGER")
+    database.execute("PRAGMA defer_foreign_keys = ON")
+    for old, config in database.execute("SELECT id, config FROM trials").fetchall():
+        trial = Trial.from_json(config)
+        database.execute("UPDATE results SET last_step = ? WHERE id = ?", (trial.training.steps, old))
+        database.execute("UPDATE trials SET config = ? WHERE id = ?", (trial.to_json(), old))
+        for table in ("trials", "results", "curves"):
+            database.execute(f"UPDATE {table} SET id = ? WHERE id = ?", (trial.id, old))
 
 
 def _abandoned(owner: str | None, heartbeat: float | None) -> bool:

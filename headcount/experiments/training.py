@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from headcount.config import BadInput
 from headcount.experiments.optimiser import StackedAdam, schedule
-from headcount.experiments.trial import Trial
+from headcount.experiments.trial import TrainingConfig, Trial
 from headcount.models import Ensemble, build_ensemble
 from headcount.tasks import Task, random_stream
 from headcount.tasks.task import Measure, Split
@@ -23,6 +25,19 @@ CHUNK = 32
 
 EVALUATION_SLICE = 256
 """Held-out examples that pass through the models at once."""
+
+TRACED_FROM = 300
+"""Steps from which on recording the step as a flat list of operations, about 0.1 s, pays."""
+
+
+class Point(NamedTuple):
+    """One point of a learning curve: the loss of the step's batch, and errors; None where not measured."""
+
+    step: int
+    loss: float
+    error: float
+    train_error: float | None = None
+    test_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -34,11 +49,12 @@ class Outcome:
         error: relative error of the last weights on the test sample; NaN if not finite.
         error_stderr: its standard error over test examples.
         best_error, best_stderr, best_step: the same for the weights with the least validation error.
+        last_step: steps trained; fewer than the most allowed if patience ended it.
         accuracy, best_accuracy: share of exactly right answers, where the task has such.
         weight_norm: Euclidean norm of all last weights.
         parameters: trained numbers, counted on the module.
         seconds: wall time of the stack divided by its members.
-        curve: (step, training loss, validation error).
+        curve: one point an evaluation.
         traceback: of the exception when failed.
     """
 
@@ -48,13 +64,14 @@ class Outcome:
     best_error: float = float("nan")
     best_stderr: float = float("nan")
     best_step: int = 0
+    last_step: int = 0
     accuracy: float | None = None
     best_accuracy: float | None = None
     weight_norm: float = float("nan")
     parameters: int = 0
     seconds: float = 0.0
     stack: int = 1
-    curve: list[tuple[int, float, float]] = field(default_factory=list)
+    curve: list[Point] = field(default_factory=list)
     traceback: str | None = None
 
 
@@ -84,6 +101,7 @@ class _Data:
 
     def __init__(self, task: Task, seeds: Sequence[int], device: torch.device, dtype: torch.dtype) -> None:
         self.task, self.seeds, self.device, self.dtype = task, seeds, device, dtype
+        self.latest: tuple[Tensor, Tensor] | None = None
 
     def draw(self, split: Split, examples: int, chunk: int = 0) -> tuple[Tensor, Tensor]:
         batches = [self.task.draw(split, examples, random_stream(seed, split, chunk)) for seed in self.seeds]
@@ -91,8 +109,49 @@ class _Data:
         targets = torch.stack([batch.targets for batch in batches])
         return self._place(inputs), self._place(targets)
 
+    def batches(self, config: TrainingConfig) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of all steps: fresh ones, or epochs of a fixed set. `latest` holds the examples they are cut from."""
+        if config.training_examples is None:
+            for chunk in range(-(-config.steps // CHUNK)):
+                inputs, targets = self.latest = self.draw("train", CHUNK * config.batch, chunk)
+                yield from zip(inputs.split(config.batch, 1), targets.split(config.batch, 1), strict=True)
+            return
+        inputs, targets = self.latest = self.draw("train", config.training_examples)
+        an_epoch, rows = config.training_examples // config.batch, torch.arange(len(self.seeds))[:, None]
+        for epoch in range(-(-config.steps // an_epoch)):
+            streams = [random_stream(seed, "train", 1 + epoch) for seed in self.seeds]
+            order = torch.stack([torch.randperm(config.training_examples, generator=stream) for stream in streams])
+            for chosen in order[:, : an_epoch * config.batch].split(config.batch, 1):
+                yield inputs[rows, chosen], targets[rows, chosen]
+
     def _place(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
+
+
+def gradients(
+    ensemble: Ensemble, task: Task, theta: Float[Tensor, "members parameters"], inputs: Tensor, targets: Tensor
+) -> tuple[Float[Tensor, " members"], Float[Tensor, "members parameters"]]:
+    """Every member's training loss on its own examples, and its gradient."""
+    theta = theta.detach().requires_grad_()
+    losses = task.loss(ensemble(inputs, theta), targets)
+    (gradient,) = torch.autograd.grad(losses.sum(), theta)
+    return losses.detach(), gradient
+
+
+Step = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def traced_gradients(ensemble: Ensemble, task: Task, inputs: Tensor, targets: Tensor) -> Step:
+    """`gradients` as a flat list of operations, recorded once: the same operations in the same order, and so the
+    same bits, without the cost of vmap and autograd in every step. Valid for inputs of these shapes."""
+    program = make_fx(lambda theta, x, y: gradients(ensemble, task, theta, x, y))(ensemble.theta, inputs, targets)
+
+    @torch.no_grad()
+    def step(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        losses, gradient = program(theta, x, y)
+        return losses, gradient
+
+    return step
 
 
 def train(
@@ -101,94 +160,166 @@ def train(
     """Train all `trials`, which must share `Trial.group`, as one stack.
 
     Every member sees the data and starts from the weights that its own seed defines, so its result
-    is that of training it alone, up to rounding. A member that becomes NaN does not touch others.
+    is that of training it alone, up to rounding. A member that becomes NaN does not touch others, and one
+    that runs out of patience leaves the stack.
 
     Args:
         on_step: called after every optimiser step with the number of steps done.
     """
     started = time.perf_counter()
-    first, config = trials[0], trials[0].training
-    assert all(trial.group == first.group for trial in trials)
-    dtype = torch.float64 if config.dtype == "float64" else torch.float32
-    seeds = sorted({trial.seed for trial in trials})
-    member_seed = torch.tensor([seeds.index(trial.seed) for trial in trials], device=device)
-    data = _Data(first.task, seeds, device, dtype)
-    ensemble = build_ensemble(first.build_model, [initial_weights(trial.seed) for trial in trials]).to(device, dtype)
-    per_member = [[trial.training.learning_rate, trial.training.weight_decay] for trial in trials]
-    rates, decays = torch.tensor(per_member, device=device, dtype=dtype).T
-    optimiser = StackedAdam(ensemble.theta, rates, decays, config.clip)
-
-    validation = data.draw("validation", config.validation_examples)
-    milestones = {round(config.steps * i / config.evaluations) for i in range(1, config.evaluations + 1)}
-    best_error = torch.full((len(trials),), float("inf"), dtype=torch.float64, device=device)
-    best_step = torch.zeros(len(trials), dtype=torch.long, device=device)
-    best_theta = ensemble.theta.detach().clone()
-    curve: list[tuple[int, Tensor, Tensor]] = []
-
-    for step in range(config.steps):
-        if step % CHUNK == 0:
-            inputs, targets = data.draw("train", CHUNK * config.batch, step // CHUNK)
-        now = slice(step % CHUNK * config.batch, (step % CHUNK + 1) * config.batch)
-        outputs = ensemble(_pick(inputs[:, now], member_seed))
-        losses = first.task.loss(outputs, _pick(targets[:, now], member_seed))
-        losses.sum().backward()
-        optimiser.step(schedule(step, config))
-        if step + 1 in milestones:
-            error = _measure(ensemble, first.task, validation, member_seed).error
-            better = error < best_error
-            best_error = torch.where(better, error, best_error)
-            best_step = torch.where(better, step + 1, best_step)
-            best_theta = torch.where(better[:, None], ensemble.theta.detach(), best_theta)
-            curve.append((step + 1, losses.detach(), error))
+    assert all(trial.group == trials[0].group for trial in trials)
+    stack = _Stack(trials, device)
+    for step, (inputs, targets) in zip(range(stack.config.steps), stack.data.batches(stack.config), strict=False):
+        losses = stack.step(step, inputs, targets)
+        if step + 1 in stack.milestones:
+            stack.evaluate(step + 1, losses)
+            if not len(stack.members):
+                break
         on_step(step + 1)
-
-    test = data.draw("test", config.test_examples)
-    last = _measure(ensemble, first.task, test, member_seed)
-    norms = ensemble.theta.detach().norm(dim=1)
-    ensemble.theta = best_theta.requires_grad_()
-    best = _measure(ensemble, first.task, test, member_seed)
+    outcomes = stack.outcomes()
+    on_step(stack.config.steps)
     seconds = (time.perf_counter() - started) / len(trials)
-    return [
-        Outcome(
-            status="done" if bool(last.error[i].isfinite()) else "nan",
-            error=float(last.error[i]),
-            error_stderr=float(last.stderr[i]),
-            best_error=float(best.error[i]) if best_step[i] else float("nan"),
-            best_stderr=float(best.stderr[i]) if best_step[i] else float("nan"),
-            best_step=int(best_step[i]),
-            accuracy=None if last.accuracy is None else float(last.accuracy[i]),
-            best_accuracy=None if best.accuracy is None or not best_step[i] else float(best.accuracy[i]),
-            weight_norm=float(norms[i]),
-            parameters=ensemble.theta.shape[1],
-            seconds=seconds,
-            stack=len(trials),
-            curve=[(at, float(loss[i]), float(error[i])) for at, loss, error in curve],
+    return [replace(outcome, seconds=seconds) for outcome in outcomes]
+
+
+class _Stack:
+    """The members still in training, and what is kept of all."""
+
+    def __init__(self, trials: Sequence[Trial], device: torch.device) -> None:
+        self.trials, self.task, self.config = trials, trials[0].task, trials[0].training
+        config, count = self.config, len(trials)
+        dtype = torch.float64 if config.dtype == "float64" else torch.float32
+        seeds = sorted({trial.seed for trial in trials})
+        self.data = _Data(self.task, seeds, device, dtype)
+        self.member_seed = torch.tensor([seeds.index(trial.seed) for trial in trials], device=device)
+        self.members = torch.arange(count, device=device)
+        self.select = self._selector(self.members)
+        starts = [initial_weights(trial.seed) for trial in trials]
+        self.ensemble = build_ensemble(trials[0].build_model, starts).to(device, dtype)
+        per_member = [[trial.training.learning_rate, trial.training.weight_decay] for trial in trials]
+        rates, decays = torch.tensor(per_member, device=device, dtype=dtype).T
+        self.theta = self.ensemble.theta.detach()
+        self.optimiser = StackedAdam(self.theta, rates, decays, config.clip)
+        self.program: Step | None = None
+
+        self.validation = self.data.draw("validation", config.validation_examples)
+        self.test = self.data.draw("test", config.test_examples)
+        self.milestones = {round(config.steps * i / config.evaluations) for i in range(1, config.evaluations + 1)}
+        self.best_error = torch.full((count,), float("inf"), dtype=torch.float64, device=device)
+        self.best_step = torch.zeros(count, dtype=torch.long, device=device)
+        self.last_step = torch.full((count,), config.steps, dtype=torch.long, device=device)
+        self.waited = torch.zeros(count, dtype=torch.long, device=device)
+        self.best_theta, self.last_theta = self.theta.clone(), self.theta.clone()
+        self.curves: list[list[Point]] = [[] for _ in trials]
+
+    def step(self, step: int, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
+        """One optimiser step of every member in training; returns their losses."""
+        x, y = self.select(inputs), self.select(targets)
+        if self.program is None:
+            if self.config.steps - step >= TRACED_FROM:
+                self.program = traced_gradients(self.ensemble, self.task, x, y)
+            else:
+                self.program = lambda theta, x, y: gradients(self.ensemble, self.task, theta, x, y)
+        losses, gradient = self.program(self.theta, x, y)
+        self.optimiser.step(gradient, schedule(step, self.config))
+        return losses
+
+    def evaluate(self, step: int, losses: Float[Tensor, " members"]) -> None:
+        """Add a point to every curve, keep weights that are the best so far, and let go who waited too long."""
+        members = self.members
+        error = self._error(self.validation)
+        others: list[Tensor | None] = [None, None]
+        if self.config.curves == "all":
+            assert self.data.latest is not None
+            seen = self.data.latest[0][:, : self.config.validation_examples]
+            wanted = self.data.latest[1][:, : self.config.validation_examples]
+            others = [self._error((seen, wanted)), self._error(self.test)]
+        for place, member in enumerate(members.tolist()):
+            more = [None if other is None else float(other[place]) for other in others]
+            self.curves[member].append(Point(step, float(losses[place]), float(error[place]), *more))
+        better = error < self.best_error[members]
+        improved = members[better]
+        self.best_error[improved], self.best_step[improved] = error[better], step
+        self.best_theta[improved] = self.theta[better]
+        self.waited[members] += 1
+        self.waited[improved] = 0
+        if self.config.patience is not None:
+            self._keep(self.waited[members] < self.config.patience, step)
+
+    def _keep(self, staying: Tensor, step: int) -> None:
+        if bool(staying.all()):
+            return
+        leaving = self.members[~staying]
+        self.last_theta[leaving], self.last_step[leaving] = self.theta[~staying], step
+        self.members, self.theta = self.members[staying], self.theta[staying]
+        self.optimiser.keep(staying.nonzero().flatten(), self.theta)
+        self.select, self.program = self._selector(self.members), None
+
+    def _selector(self, members: Int[Tensor, " some"]) -> Callable[[Tensor], Tensor]:
+        return _selector(self.member_seed[members], len(self.data.seeds))
+
+    def _error(self, held_out: tuple[Tensor, Tensor]) -> Tensor:
+        return _measure(self.ensemble, self.theta, self.task, held_out, self.select).error
+
+    def outcomes(self) -> list[Outcome]:
+        """What every trial gave, measured on the test sample."""
+        self.last_theta[self.members] = self.theta
+        everyone = self._selector(torch.arange(len(self.trials), device=self.theta.device))
+        last = _measure(self.ensemble, self.last_theta, self.task, self.test, everyone)
+        # Where the best weights are the last ones, their measure is known.
+        other = (self.best_step != self.last_step).nonzero().flatten()
+        best = Measure(
+            last.error.clone(), last.stderr.clone(), None if last.accuracy is None else last.accuracy.clone()
         )
-        for i in range(len(trials))
-    ]
+        if len(other):
+            part = _measure(self.ensemble, self.best_theta[other], self.task, self.test, self._selector(other))
+            best.error[other], best.stderr[other] = part.error, part.stderr
+            if best.accuracy is not None and part.accuracy is not None:
+                best.accuracy[other] = part.accuracy
+        norms = self.last_theta.norm(dim=1)
+        return [
+            Outcome(
+                status="done" if bool(last.error[i].isfinite()) else "nan",
+                error=float(last.error[i]),
+                error_stderr=float(last.stderr[i]),
+                best_error=float(best.error[i]) if self.best_step[i] else float("nan"),
+                best_stderr=float(best.stderr[i]) if self.best_step[i] else float("nan"),
+                best_step=int(self.best_step[i]),
+                last_step=int(self.last_step[i]),
+                accuracy=None if last.accuracy is None else float(last.accuracy[i]),
+                best_accuracy=None if best.accuracy is None or not self.best_step[i] else float(best.accuracy[i]),
+                weight_norm=float(norms[i]),
+                parameters=self.last_theta.shape[1],
+                stack=len(self.trials),
+                curve=self.curves[i],
+            )
+            for i in range(len(self.trials))
+        ]
 
 
-def _pick(per_seed: Float[Tensor, "seeds ..."], member_seed: Int[Tensor, " members"]) -> Tensor:
-    """The data of every member; a view when members and seeds are the same thing."""
-    if len(per_seed) == 1:
-        return per_seed.expand(len(member_seed), *per_seed.shape[1:])
-    if len(per_seed) == len(member_seed) and bool((member_seed.diff() == 1).all()):
-        return per_seed
-    return per_seed[member_seed]
+def _selector(member_seed: Int[Tensor, " members"], seeds: int) -> Callable[[Tensor], Tensor]:
+    """From data (seeds, ..) to those of every member; a view when members and seeds are the same thing."""
+    members = len(member_seed)
+    if seeds == 1:
+        return lambda per_seed: per_seed.expand(members, *per_seed.shape[1:])
+    if member_seed.tolist() == list(range(seeds)):
+        return lambda per_seed: per_seed
+    return lambda per_seed: per_seed[member_seed]
 
 
 @torch.no_grad()
 def _measure(
-    ensemble: Ensemble, task: Task, held_out: tuple[Tensor, Tensor], member_seed: Int[Tensor, " members"]
-) -> Measure:
-    """How good every member is on a held-out sample, which passes through in slices."""
+    ensemble: Ensemble, theta: Float[Tensor, "members parameters"], task: Task, held_out: tuple[Tensor, Tensor],
+    select: Callable[[Tensor], Tensor],
+) -> Measure:  # fmt: skip
+    """How good every member with weights `theta` is on a held-out sample, which passes through in slices."""
     inputs, targets = held_out
     mistakes, accuracies = [], []
     for x, y in zip(inputs.split(EVALUATION_SLICE, 1), targets.split(EVALUATION_SLICE, 1), strict=True):
-        outputs, wanted = ensemble(_pick(x, member_seed)), _pick(y, member_seed)
+        outputs, wanted = ensemble(select(x), theta), select(y)
         mistakes.append(task.mistakes(outputs, wanted))
         accuracy = task.accuracy(outputs, wanted)
         if accuracy is not None:
             accuracies.append(accuracy * (x.shape[1] / inputs.shape[1]))
-    weights = _pick(task.denominators(targets), member_seed)
+    weights = select(task.denominators(targets))
     return task.judge(torch.cat(mistakes, -1), weights, torch.stack(accuracies).sum(0) if accuracies else None)

@@ -21,10 +21,12 @@ TRAINED_FIELDS_PER_MEMBER = ("learning_rate", "weight_decay")
 
 
 class TrainingConfig(Config):
-    """How a model is trained on fresh examples.
+    """How a model is trained.
 
     Attributes:
-        steps, batch: optimiser steps, and fresh examples in each.
+        steps, batch: optimiser steps at most, and examples in each.
+        training_examples: size of a fixed training set, gone through in a new order every epoch; what does not
+            fill a batch is left out of the epoch. None draws fresh examples in every step.
         learning_rate: peak rate.
         optimiser: adam, or adamw (decoupled weight_decay).
         weight_decay: used by adamw only.
@@ -33,13 +35,17 @@ class TrainingConfig(Config):
         restarts: warm restarts of the cosine; 0 for one descent.
         clip: largest gradient norm of a model; None for no clipping.
         dtype: arithmetic of model and loss.
-        evaluations: how often the validation error is measured, evenly spaced.
+        evaluations: how often the validation error is measured, evenly spaced over `steps`.
+        patience: evaluations without a new least validation error after which a model stops; None for never.
+        curves: what an evaluation measures: the validation error, or those of training (on as many examples as
+            validation has, of the training set or the latest fresh ones) and test as well.
         validation_examples, test_examples: sizes of the two held-out samples. The best weights are
             chosen on the first; errors are reported on the second.
     """
 
     steps: int = pydantic.Field(default=1000, ge=1, le=10_000_000)
     batch: int = pydantic.Field(default=32, ge=1, le=1_000_000)
+    training_examples: int | None = pydantic.Field(default=None, ge=1, le=10_000_000)
     learning_rate: float = pydantic.Field(default=0.05, gt=0)
     optimiser: Literal["adam", "adamw"] = "adam"
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
@@ -49,6 +55,8 @@ class TrainingConfig(Config):
     clip: float | None = pydantic.Field(default=None, gt=0)
     dtype: Literal["float32", "float64"] = "float32"
     evaluations: int = pydantic.Field(default=10, ge=1)
+    patience: int | None = pydantic.Field(default=None, ge=1)
+    curves: Literal["validation", "all"] = "validation"
     validation_examples: int = pydantic.Field(default=256, ge=2, le=10_000_000)
     test_examples: int = pydantic.Field(default=4096, ge=2, le=10_000_000)
 
@@ -56,6 +64,8 @@ class TrainingConfig(Config):
     def _consistent(self) -> Self:
         if self.optimiser == "adam" and self.weight_decay:
             raise ValueError("weight_decay belongs to optimiser 'adamw'")
+        if self.training_examples is not None and self.training_examples < self.batch:
+            raise ValueError(f"training_examples = {self.training_examples} do not fill a batch of {self.batch}")
         return self
 
 

@@ -46,6 +46,9 @@ class Finding:
     corrected: Verdict | None = None
 
 
+NO_CURVES = pd.DataFrame(columns=["id", "step", "loss", "error", "train_error", "test_error"])
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What checks may read: stored rows, and how to turn a row into its task and model.
@@ -56,12 +59,14 @@ class Evidence:
         model_of: its model configuration.
         read: ids of the rows that `where` has handed out.
         tolerance: relative error that counts as solved.
+        curves: learning curves, `Store.curves()`; no rows where none is stored.
     """
 
     rows: pd.DataFrame
     task_of: Callable[[str], Task]
     model_of: Callable[[str], ModelConfig | NetworkConfig]
     tolerance: float
+    curves: Callable[[], pd.DataFrame] = lambda: NO_CURVES
     read: set[str] = field(default_factory=set, compare=False)
 
     def recording(self) -> Evidence:
