@@ -6,12 +6,13 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from headcount import api, cli
 from headcount.models import ModelConfig
 from headcount.tasks import Cpm3, Polynomial
 from headcount.theory.claims import LEDGER, Evidence, Verdict
-from headcount.theory.claims.costs import average_ranks, schedule
+from headcount.theory.claims.costs import average_ranks, paired_interval, schedule
 
 EMPTY = Evidence(pd.DataFrame(), lambda key: Polynomial(), lambda key: ModelConfig(), 0.1)
 
@@ -131,27 +132,53 @@ def test_scalar_transport_claim_notices_a_model_below_the_floor():
     assert claim.finding(content_rows(fine[:1], task)).verdict == Verdict.NO_EVIDENCE
 
 
-def relation_rows(accuracy):
+def relation_rows(accuracy, heads=8, sizes=((2, 6, 10), (3, 5, 8))):
     made = [
-        {"id": f"{name}{seed}", "status": "done", "task.name": "relation", "model.attention": name, "model.heads": 8,
-         "model.depth": 1, "seed": seed, "best_accuracy": value + 0.001 * seed, "best_error": 1 - value, "training.learning_rate": 1e-3}
+        {"id": f"{name}{seed}{hops}{rate}", "status": "done", "task.name": "relation", "task.hops": hops, "task.smallest": least,
+         "task.largest": most, "model.attention": name, "model.heads": heads, "model.width": 16, "model.depth": 1, "seed": seed,
+         "best_accuracy": value + 0.001 * seed, "best_error": 1 - value, "training.learning_rate": rate}
         for name, values in accuracy.items() for seed, value in enumerate(values)
+        for hops, least, most in sizes for rate in (1e-3, 1e-4)
     ]  # fmt: skip
     return Evidence(pd.DataFrame(made), lambda key: Polynomial(), lambda key: ModelConfig(), 0.1)
+
+
+IN_ORDER = {"iha": [0.95, 0.96, 0.95], "simplicial": [0.9, 0.91, 0.9], "mha": [0.8, 0.81, 0.8]}
 
 
 @pytest.mark.parametrize(
     ("accuracy", "verdict"),
     [
-        ({"iha": [0.95, 0.96, 0.95], "simplicial": [0.9, 0.91, 0.9], "mha": [0.8, 0.81, 0.8]}, Verdict.SUPPORTED),
+        (IN_ORDER, Verdict.SUPPORTED),
         ({"iha": [0.80, 0.81, 0.80], "simplicial": [0.9, 0.91, 0.9], "mha": [0.7, 0.71, 0.7]}, Verdict.REFUTED),
         ({"iha": [0.9, 0.8, 0.95], "simplicial": [0.9, 0.91, 0.8], "mha": [0.7, 0.71, 0.7]}, Verdict.UNRESOLVED),
         ({"iha": [0.9, 0.8], "mha": [0.7, 0.71]}, Verdict.UNRESOLVED),
-        ({"iha": [0.9, 0.8, 0.9]}, Verdict.NO_EVIDENCE),
+        ({"iha": [0.9, 0.8, 0.9]}, Verdict.UNRESOLVED),
+        ({"strassen": [0.9, 0.8, 0.9]}, Verdict.NO_EVIDENCE),
     ],
 )
 def test_relation_claim_compares_paired_runs(accuracy, verdict):
     assert LEDGER["relation"].finding(relation_rows(accuracy)).verdict == verdict
+
+
+def test_relation_claim_is_decided_at_the_papers_sizes_only():
+    claim = LEDGER["relation"]
+    small = claim.finding(relation_rows(IN_ORDER, heads=4))
+    assert small.verdict == Verdict.UNRESOLVED
+    assert "as claimed" in small.measured
+    backwards = dict(zip(IN_ORDER, reversed(IN_ORDER.values()), strict=True))
+    turned = claim.finding(relation_rows(backwards, sizes=((2, 4, 5), (3, 3, 4))))
+    assert turned.verdict == Verdict.UNRESOLVED
+    assert "contradicted" in turned.measured
+    # One task alone does not support a claim about two.
+    assert claim.finding(relation_rows(IN_ORDER, sizes=((2, 6, 10),))).verdict == Verdict.UNRESOLVED
+
+
+def test_paired_interval_is_students():
+    gaps = pd.Series([0.1, 0.2, 0.4])
+    found = paired_interval(gaps)
+    low, high = stats.t.interval(0.95, 2, loc=gaps.mean(), scale=stats.sem(gaps))
+    assert (found["low"], found["high"]) == pytest.approx((low, high))
 
 
 def test_claims_commands(monkeypatch, capsys, tmp_path):

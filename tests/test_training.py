@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from headcount.config import BadInput
+from headcount.experiments import training
 from headcount.experiments.optimiser import StackedAdam, schedule
 from headcount.experiments.training import CHUNK, resolve_device, train
 from headcount.experiments.trial import TrainingConfig, Trial
+from headcount.tasks import random_stream
 
 CPU = torch.device("cpu")
 
@@ -184,3 +186,79 @@ def test_cpu_and_cuda_agree():
     here, there = train(trials, CPU), train(trials, torch.device("cuda"))
     for one, other in zip(here, there, strict=True):
         assert one.error == pytest.approx(other.error, rel=1e-6)
+
+
+def relation(seed=0, **training):
+    return Trial.build(
+        {
+            "task": {"name": "relation", "smallest": 3, "largest": 3},
+            "model": {"network": "transformer", "width": 8, "heads": 2, "attention": "iha"},
+            "training": {
+                "steps": 24, "batch": 8, "warmup": 2, "evaluations": 6, "validation_examples": 16, "test_examples": 32,
+                "optimiser": "adamw", **training,
+            },
+            "seed": seed,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("one", [trial(0, model={"attention": "iha"}), relation(0), relation(0, clip=0.5)])
+def test_the_recorded_step_gives_the_same_bits_as_the_plain_one(monkeypatch, one):
+    monkeypatch.setattr(training, "RECORDED_FROM", 1)
+    traced = train([one, one.changed(seed=1)], CPU)
+    monkeypatch.setattr(training, "RECORDED_FROM", 10**9)
+    assert [numbers(outcome) for outcome in traced] == [
+        numbers(outcome) for outcome in train([one, one.changed(seed=1)], CPU)
+    ]
+
+
+def test_a_fixed_training_set_is_gone_through_in_epochs_of_another_order_each():
+    config = TrainingConfig(steps=9, batch=5, training_examples=17)
+    task = trial().task
+    data = training._Data(task, [3, 4], CPU, torch.float32)
+    batches = [inputs for inputs, _ in data.batches(config)][: config.steps]
+    everything = torch.stack([task.draw("train", 17, random_stream(seed, "train")).inputs for seed in (3, 4)])
+    epochs = [torch.cat(batches[start : start + 3], 1) for start in (0, 3, 6)]
+    for epoch in epochs:
+        for seen, all_of_seed in zip(epoch, everything, strict=True):
+            places = [int((all_of_seed == example).flatten(1).all(1).nonzero()) for example in seen]
+            assert len(set(places)) == 15
+    assert not torch.equal(epochs[0], epochs[1])
+    assert not torch.equal(everything[0], everything[1])
+
+
+def test_fresh_examples_never_repeat_and_a_set_does():
+    fresh, fixed = train([relation()], CPU)[0], train([relation(training_examples=16)], CPU)[0]
+    assert fresh.curve != fixed.curve
+    assert fresh.last_step == fixed.last_step == 24
+
+
+def test_patience_lets_a_member_go_where_it_would_stop_alone():
+    # A rate this small improves hardly anything: validation accuracy stands still and patience runs out.
+    still, moving = (
+        relation(0, patience=2, learning_rate=1e-12, schedule="constant", validation_examples=64),
+        relation(0, patience=2, learning_rate=0.003, schedule="constant", validation_examples=64),
+    )
+    together = train([still, moving, still.changed(seed=1)], CPU)
+    assert together[0].last_step == 12
+    assert together[0].curve[-1].step == 12
+    assert together[0].best_step == 4
+    assert together[1].last_step > 12
+    alone = train([moving], CPU)[0]
+    assert together[1].last_step == alone.last_step
+    assert together[1].error == pytest.approx(alone.error, rel=1e-5)
+    assert [point.error for point in together[1].curve] == pytest.approx([point.error for point in alone.curve])
+    assert train([relation(0, learning_rate=1e-12)], CPU)[0].last_step == 24
+
+
+def test_curves_of_every_split_on_request():
+    plain, full = train([relation()], CPU)[0], train([relation(curves="all")], CPU)[0]
+    assert all(point.train_error is None and point.test_error is None for point in plain.curve)
+    assert [point[:3] for point in full.curve] == [point[:3] for point in plain.curve]
+    assert full.curve[-1].test_error == full.error
+    assert all(0 < point.train_error <= 1 for point in full.curve)
+
+
+def test_training_set_must_fill_a_batch():
+    with pytest.raises(BadInput, match="do not fill a batch of 8"):
+        relation(training_examples=7)

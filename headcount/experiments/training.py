@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from headcount.config import BadInput
 from headcount.experiments.optimiser import StackedAdam, schedule
+from headcount.experiments.recording import record
 from headcount.experiments.trial import TrainingConfig, Trial
 from headcount.models import Ensemble, build_ensemble
 from headcount.tasks import Task, random_stream
@@ -26,8 +26,8 @@ CHUNK = 32
 EVALUATION_SLICE = 256
 """Held-out examples that pass through the models at once."""
 
-TRACED_FROM = 300
-"""Steps from which on recording the step as a flat list of operations, about 0.1 s, pays."""
+RECORDED_FROM = 50
+"""Steps from which on recording the step as a flat list of operations pays."""
 
 
 class Point(NamedTuple):
@@ -55,6 +55,7 @@ class Outcome:
         parameters: trained numbers, counted on the module.
         seconds: wall time of the stack divided by its members.
         curve: one point an evaluation.
+        cause: why it failed: the class of an exception, or another name; see `attempt`.
         traceback: of the exception when failed.
     """
 
@@ -72,6 +73,7 @@ class Outcome:
     seconds: float = 0.0
     stack: int = 1
     curve: list[Point] = field(default_factory=list)
+    cause: str | None = None
     traceback: str | None = None
 
 
@@ -138,20 +140,11 @@ def gradients(
     return losses.detach(), gradient
 
 
-Step = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
-def traced_gradients(ensemble: Ensemble, task: Task, inputs: Tensor, targets: Tensor) -> Step:
-    """`gradients` as a flat list of operations, recorded once: the same operations in the same order, and so the
-    same bits, without the cost of vmap and autograd in every step. Valid for inputs of these shapes."""
-    program = make_fx(lambda theta, x, y: gradients(ensemble, task, theta, x, y))(ensemble.theta, inputs, targets)
-
-    @torch.no_grad()
-    def step(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        losses, gradient = program(theta, x, y)
-        return losses, gradient
-
-    return step
+def recorded_gradients(
+    ensemble: Ensemble, task: Task, theta: Tensor, inputs: Tensor, targets: Tensor
+) -> Callable[..., tuple[Tensor, ...]]:
+    """`gradients` as a program of theta, inputs and targets of these shapes, see `record`."""
+    return record(lambda *tensors: gradients(ensemble, task, *tensors), theta, inputs, targets)
 
 
 def train(
@@ -200,7 +193,7 @@ class _Stack:
         rates, decays = torch.tensor(per_member, device=device, dtype=dtype).T
         self.theta = self.ensemble.theta.detach()
         self.optimiser = StackedAdam(self.theta, rates, decays, config.clip)
-        self.program: Step | None = None
+        self.program: Callable[..., tuple[Tensor, ...]] | None = None
 
         self.validation = self.data.draw("validation", config.validation_examples)
         self.test = self.data.draw("test", config.test_examples)
@@ -216,10 +209,10 @@ class _Stack:
         """One optimiser step of every member in training; returns their losses."""
         x, y = self.select(inputs), self.select(targets)
         if self.program is None:
-            if self.config.steps - step >= TRACED_FROM:
-                self.program = traced_gradients(self.ensemble, self.task, x, y)
+            if self.config.steps - step >= RECORDED_FROM:
+                self.program = recorded_gradients(self.ensemble, self.task, self.theta, x, y)
             else:
-                self.program = lambda theta, x, y: gradients(self.ensemble, self.task, theta, x, y)
+                self.program = lambda *tensors: gradients(self.ensemble, self.task, *tensors)
         losses, gradient = self.program(self.theta, x, y)
         self.optimiser.step(gradient, schedule(step, self.config))
         return losses

@@ -130,8 +130,11 @@ class NetworkConfig(Config):
         per_mlp = {"relu-stack": self.stack * width * width, "swiglu": 3 * self.hidden * width}
         per_token += self.depth * self.loops * per_mlp.get(self.mlp, 2 * self.hidden * width)
         per_token += width * sizes.outputs + (width * width if self.head == "mlp" else 0)
-        attention = sum(mechanism.flops(self.inner(sizes)) for mechanism in self.layers())
-        return 2 * sizes.tokens * per_token + self.loops * attention
+        return 2 * sizes.tokens * per_token + self.attention_flops(sizes)
+
+    def attention_flops(self, sizes: Sizes) -> int:
+        """The part of `flops` that is spent in the attention layers, their projections included."""
+        return self.loops * sum(mechanism.flops(self.inner(sizes)) for mechanism in self.layers())
 
 
 def _draw(linear: nn.Linear, generator: torch.Generator, gain: float = 1.0) -> None:

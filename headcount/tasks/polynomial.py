@@ -110,9 +110,18 @@ class Polynomial(Task):
         self, inputs: Float[torch.Tensor, "examples tokens features"]
     ) -> Float[torch.Tensor, "examples tokens outputs"]:
         """The target; output column i d + c is column c of A^i X."""
+        if self.features == 1:
+            return (inputs[..., 0] @ _answer_matrix(self, inputs.dtype)).reshape(len(inputs), self.tokens, self.k)
         powers = torch.from_numpy(self.powers()).to(inputs.dtype)
         terms = torch.einsum("kij,bjd->bikd", powers, inputs)
         return terms.reshape(len(inputs), self.tokens, self.output_width)
+
+
+@lru_cache(maxsize=16)
+def _answer_matrix(task: Polynomial, dtype: torch.dtype) -> Float[torch.Tensor, "tokens outputs"]:
+    """Column (i, k) is row i of A^k: one product gives answers that lie as they are asked for."""
+    powers = torch.from_numpy(_powers(task)).to(dtype)
+    return powers.permute(2, 1, 0).reshape(task.tokens, -1).contiguous()
 
 
 @lru_cache(maxsize=16)

@@ -3,8 +3,11 @@ shortcut for attention patterns that do not depend on the input."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -119,30 +122,52 @@ class HeadNorm(nn.Module):
         return heads * scale.rsqrt() * self.weight
 
 
-def apply_patterns(
-    patterns: Float[Tensor, "*heads query key"],
-    values: Projection,
-    join: Join,
-    x: Float[Tensor, "batch key features"],
-) -> Float[Tensor, "batch query outputs"]:
-    """The layer's output when its attention patterns are the same for every example.
+def contract(equation: str, *operands: Tensor) -> Tensor:
+    """torch.einsum, two operands at a time in the order that needs the fewest operations at these sizes."""
+    parts = list(operands)
+    for places, step in _contraction_order(equation, *(tuple(part.shape) for part in operands)):
+        parts.append(torch.einsum(step, *(parts.pop(place) for place in places)))
+    return parts[0]
 
-    Then the layer is affine in X, and its matrix, (N outputs) x (N d), is built once and applied to
-    the whole batch, instead of every head's pattern to every example.
+
+@lru_cache(maxsize=4096)
+def _contraction_order(equation: str, *shapes: tuple[int, ...]) -> list[tuple[tuple[int, ...], str]]:
+    """Steps of `contract`: the places of the operands that meet, highest first, and their einsum."""
+    path, _ = np.einsum_path(equation, *(np.broadcast_to(0.0, shape) for shape in shapes), optimize=("optimal", 2**62))
+    inputs, result = equation.split("->")
+    axes, steps = inputs.split(","), []
+    for step in path[1:]:
+        places = tuple(sorted(step, reverse=True))
+        meeting = [axes.pop(place) for place in places]
+        later = set(result).union(*axes)
+        left = result if not axes else "".join(axis for axis in dict.fromkeys("".join(meeting)) if axis in later)
+        axes.append(left)
+        steps.append((places, f"{','.join(meeting)}->{left}"))
+    return steps
+
+
+def apply_patterns(
+    factors: str, operands: Sequence[Tensor], values: Projection, join: Join, x: Float[Tensor, "batch key features"],
+    mixing: str = "", mixers: Sequence[Tensor] = (),
+) -> Float[Tensor, "batch query outputs"]:  # fmt: skip
+    """The layer's output when its attention patterns are the same for every example: one multilinear form in the
+    patterns' factors, X, W_V and W_O, contracted in the cheapest order. Whether patterns are built at all, applied to
+    every example, or first made into one matrix (N outputs) x (N d) for the whole batch, is for the sizes to say.
 
     Args:
-        patterns: (H, N, N), head h attends with patterns[h] and reads its own values; or
-            (H, H, N, N), head h attends to the values of head m with patterns[h, m].
+        factors, operands: the patterns' factors and their axes as in an einsum: i query, j key, n inner, and the
+            patterns' own. "hij" for patterns that are given, "hin,hjn" for Q K^T of every head h; "hvij" where head h
+            reads the values of head v.
+        mixing, mixers: how other patterns mix into head h reading the values of head v, if they do.
     """
-    heads, values_of = ("h", "h") if patterns.dim() == 3 else ("hm", "m")
+    own = "".join(dict.fromkeys(axis for axis in factors if axis not in "ijn,"))
+    source = "h" if own == "h" else "v"
+    before = mixing and f"{mixing},"
     result = torch.zeros((), dtype=x.dtype, device=x.device)
     if values.features is not None:
-        maps = torch.einsum(f"{values_of}fw,hwo->{heads}fo", values.features, join.weight)
-        matrix = torch.einsum(f"{heads}ij,{heads}fo->iojf", patterns, maps)
-        outputs, keys, features = matrix.shape[1:]
-        flat = x.reshape(-1, keys * features) @ matrix.reshape(-1, keys * features).T
-        result = flat.reshape(len(x), -1, outputs)
+        maps = contract(f"{before}{source}fw,hwo->{own}fo", *mixers, values.features, join.weight)
+        result = contract(f"{factors},bjf,{own}fo->bio", *operands, x, maps)
     if values.positions is not None:
-        moved = torch.einsum(f"{heads}ij,{values_of}jw->hiw", patterns, values.positions)
-        result = result + torch.einsum("hiw,hwo->io", moved, join.weight)
+        places = contract(f"{before}{source}jw,hwo->{own}jo", *mixers, values.positions, join.weight)
+        result = result + contract(f"{factors},{own}jo->io", *operands, places)
     return result

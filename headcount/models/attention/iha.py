@@ -148,16 +148,22 @@ class InterleavedHeadAttention(Attention):
             mask = mask[0, 0]
         return attention_weights(queries, keys, self.config.score, self.inverse_temperature, mask)
 
+    def linear_mixings(self) -> tuple[Float[Tensor, "heads heads groups"], Float[Tensor, "heads heads groups"]]:
+        """L[m,h,g], S[s,v,g] for a linear score without mask or rope, where the sums over pseudo-heads act on
+        queries and keys before these meet: output head h attends to the values of base head v with
+        sum_{m,s,g} L[m,h,g] S[s,v,g] Q_m K_s^T."""
+        left = torch.einsum("hgp,mgp->mhg", self.collapse_matrix() * self.inverse_temperature, self.mix_query)
+        right = torch.einsum("vgq,sgq->svg", self.mix_value, self.mix_key)
+        return left, right
+
     def linear_factors(
         self, x: Float[Tensor, "batch tokens features"]
     ) -> tuple[Float[Tensor, "*batch heads query inner"], Float[Tensor, "*batch heads key inner"]]:
-        """L[h], S[m] with M[h, m] = L[h] S[m]^T (see `patterns`) for a linear score without mask or rope:
-        the sums over pseudo-heads act on queries and keys before these meet. The inner axis is (g, n)."""
-        collapse = self.collapse_matrix() * self.inverse_temperature
-        mix_left = torch.einsum("hgp,mgp->mhg", collapse, self.mix_query)
-        mix_right = torch.einsum("mgq,sgq->smg", self.mix_value, self.mix_key)
+        """L[h], S[v] with M[h, v] = L[h] S[v]^T (see `patterns`) for a linear score without mask or rope.
+        The inner axis is (g, n)."""
+        mix_left, mix_right = self.linear_mixings()
         left = torch.einsum("mhg,...miw->...higw", mix_left, self.query(x))
-        right = torch.einsum("smg,...sjw->...mjgw", mix_right, self.key(x))
+        right = torch.einsum("svg,...sjw->...vjgw", mix_right, self.key(x))
         return left.flatten(-2), right.flatten(-2)
 
     @property
@@ -184,7 +190,10 @@ class InterleavedHeadAttention(Attention):
         self, x: Float[Tensor, "batch tokens features"], valid: Bool[Tensor, "batch tokens"] | None = None
     ) -> Float[Tensor, "batch tokens outputs"]:
         if self.config.content == "positions" and valid is None:
-            return apply_patterns(self.patterns(x), self.value, self.join, x)
+            if self._factors:
+                factors, mixers = (self.query(x), self.key(x)), self.linear_mixings()
+                return apply_patterns("min,sjn", factors, self.value, self.join, x, "mhg,svg", mixers)
+            return apply_patterns("hvij", [self.patterns(x)], self.value, self.join, x)
         values = self.value(x)
         if self._factors:
             left, right = (factor.expand(len(x), -1, -1, -1) for factor in self.linear_factors(x))

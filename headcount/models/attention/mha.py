@@ -123,7 +123,11 @@ class MultiHeadAttention(Attention):
         self, x: Float[Tensor, "batch tokens features"], valid: Bool[Tensor, "batch tokens"] | None = None
     ) -> Float[Tensor, "batch tokens outputs"]:
         if self.config.content == "positions" and valid is None:
-            return apply_patterns(self.patterns(x), self.value, self.join, x)
+            if self.config.score == "linear" and self.config.mask == "none":
+                queries, keys = self.queries_keys(x)
+                factors = queries * self.inverse_temperature, keys
+                return apply_patterns("hin,hjn", factors, self.value, self.join, x)
+            return apply_patterns("hij", [self.patterns(x)], self.value, self.join, x)
         values = self.value(x)
         queries, keys = (part.expand(*values.shape[:-1], -1) for part in self.queries_keys(x))
         visibility, beta, score = self.config.visibility, self.inverse_temperature, self.config.score

@@ -88,6 +88,10 @@ def softmax_attention_reference(
     return attention_weights(queries, keys, "softmax", inverse_temperature, mask) @ values
 
 
+HELD = 32
+"""Keys up to which, on a CPU, holding the N x N weights takes less time than the fused kernel."""
+
+
 def softmax_attention(
     queries: Float[Tensor, "batch heads query width"],
     keys: Float[Tensor, "batch heads key width"],
@@ -95,7 +99,9 @@ def softmax_attention(
     inverse_temperature: float,
     mask: Bool[Tensor, "#batch #heads query key"] | None = None,
 ) -> Float[Tensor, "batch heads query value_width"]:
-    """`softmax_attention_reference` by the fused kernel, which never holds the weights."""
+    """`softmax_attention_reference`, by the fused kernel, which never holds the weights, where that is faster."""
+    if keys.shape[-2] <= HELD and keys.device.type == "cpu":
+        return softmax_attention_reference(queries, keys, values, inverse_temperature, mask)
     if mask is None:
         return _fused(queries, keys, values, None, inverse_temperature)
     some = mask.any(-1, keepdim=True)

@@ -135,7 +135,7 @@ class Claim:
         return self.check(evidence)
 
 
-SWEPT_BY = {"border-mha": "conditions", "content-features": "conditions", "relation": "relation"}
+SWEPT_BY = {"border-mha": "conditions", "content-features": "conditions", "relation-binary": "relation-paper"}
 """Preset of sweeps that are not in the quick one."""
 
 

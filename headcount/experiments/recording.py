@@ -1,0 +1,102 @@
+"""Record a function of tensors as a flat list of operations, to be replayed on tensors of the same shapes.
+
+vmap and autograd take as long as the small matrix products that they arrange. The list that they come down to is always
+the same, so it is taken down once. torch.fx.experimental's make_fx does that too, at twenty times the cost; that matters
+where a list is replayed a few hundred times.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down every operation that reaches the backend, on real tensors.
+
+    A view of something computed here is written as one as_strided of it, however many steps led there: with equal
+    shapes all strides are equal. Views of inputs stay as they are, since inputs may lie anywhere.
+    """
+
+    def __init__(self, inputs: tuple[Tensor, ...]) -> None:
+        super().__init__()
+        self.graph, self.constants = Graph(), torch.nn.Module()
+        self.seen = [*inputs]
+        self.nodes = {id(tensor): self.graph.placeholder(f"input_{i}") for i, tensor in enumerate(inputs)}
+        self.bases: dict[int, Node] = {}
+
+    def node(self, tensor: Tensor) -> Node:
+        """The node that computes `tensor`; one that nobody computed here is a constant."""
+        if id(tensor) not in self.nodes:
+            name = f"constant_{len(self.seen)}"
+            self.constants.register_buffer(name, tensor.detach())
+            self._name(tensor, self.graph.get_attr(name))
+        return self.nodes[id(tensor)]
+
+    def _name(self, tensor: Tensor, node: Node) -> None:
+        # Kept alive: an id must not be given to another tensor.
+        self.seen.append(tensor)
+        self.nodes[id(tensor)] = node
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        base = self.bases.get(id(args[0])) if func.is_view and isinstance(result, Tensor) else None
+        if base is not None:
+            shape, strides, offset = tuple(result.shape), result.stride(), result.storage_offset()
+            node = self.graph.call_function(torch.ops.aten.as_strided.default, (base, shape, strides, offset))
+            self._name(result, node)
+            self.bases[id(result)] = base
+            return result
+        arguments, keywords = tree_map_only(Tensor, self.node, (list(args), kwargs or {}))
+        node = self.graph.call_function(func, tuple(arguments), keywords)
+        if isinstance(result, Tensor):
+            self._result(result, node, func.is_view)
+        elif isinstance(result, (tuple, list)):
+            for place, part in enumerate(result):
+                if isinstance(part, Tensor):
+                    self._result(part, self.graph.call_function(operator.getitem, (node, place)), func.is_view)
+        else:
+            raise TypeError(
+                f"{func} turns a tensor into {type(result).__name__}, which a list of operations cannot follow"
+            )
+        return result
+
+    def _result(self, tensor: Tensor, node: Node, view: bool) -> None:
+        if id(tensor) in self.nodes:
+            # Written in place: later readers must come after this operation, and the list keeps its order.
+            return
+        self._name(tensor, node)
+        if not view:
+            self.bases[id(tensor)] = node
+
+
+def record(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> Callable[..., tuple[Tensor, ...]]:
+    """`function` as a flat list of operations: the same ones in the same order, and so the same bits.
+
+    Args:
+        function: of tensors alone; what it does must not depend on their values.
+        inputs: examples; the result is valid for tensors of their shapes and types, and needs no gradient.
+
+    Raises:
+        TypeError: if the function looks at a value.
+    """
+    recorder = _Recorder(inputs)
+    with recorder:
+        outputs = function(*inputs)
+    recorder.graph.output(tuple(recorder.node(output) for output in outputs))
+    recorder.graph.eliminate_dead_code()
+    program = GraphModule(recorder.constants, recorder.graph)
+
+    @torch.no_grad()
+    def replay(*tensors: Tensor) -> tuple[Tensor, ...]:
+        result: tuple[Tensor, ...] = program(*tensors)
+        return result
+
+    return replay

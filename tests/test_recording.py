@@ -1,0 +1,45 @@
+"""A recorded program does what the function did, whatever lies behind its inputs, and says when it cannot."""
+
+import pytest
+import torch
+
+from headcount.experiments.recording import record
+
+
+def test_views_writes_in_place_and_several_results():
+    def function(x, y):
+        table = torch.zeros(3, 4)
+        table[1:] += x[:2].transpose(0, 1).reshape(2, 4) if x.shape[1] == 2 else x[:2]
+        values, places = (table @ y).t().relu().max(0)
+        first, second = values.split([1, 2])
+        return first * 2, (second + places[1:]).expand(2, 2).t()
+
+    generator = torch.Generator().manual_seed(0)
+    made = [torch.randn(9, 8, generator=generator) for _ in range(4)]
+    program = record(function, made[0][:3, :4], made[1][:4, :5])
+    # The same shapes, but elsewhere in memory and with other strides.
+    x, y = made[2].t()[2:5, 1:5], made[3][3:7, 2:7]
+    for ours, plain in zip(program(x, y), function(x, y), strict=True):
+        assert torch.equal(ours, plain)
+        assert ours.shape == plain.shape
+
+
+def test_what_the_function_closes_over_is_a_constant():
+    weight = torch.ones(2)
+    program = record(lambda x: (x * weight,), torch.zeros(2))
+    assert torch.equal(program(torch.tensor([3.0, 4.0]))[0], torch.tensor([3.0, 4.0]))
+
+
+def test_gradients_are_recorded():
+    def function(x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(x.sigmoid().pow(2).sum(), x)
+
+    program, x = record(function, torch.zeros(3)), torch.tensor([1.0, -2.0, 0.5])
+    assert torch.equal(program(x)[0], function(x)[0])
+    assert not program(x)[0].requires_grad
+
+
+def test_a_function_that_looks_at_a_value_is_refused():
+    with pytest.raises(TypeError, match="cannot follow"):
+        record(lambda x: (x * 2 if x.sum() > 0 else x,), torch.ones(2))
