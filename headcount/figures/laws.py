@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from headcount.figures.style import COLOURS, COLUMN, DOUBLE, LABELS, MARKERS, SERIES
+from headcount.figures.style import COLOURS, COLUMN, DOUBLE, LABELS, MARKERS, SERIES, NothingToDraw
 from headcount.tasks import Polynomial
 from headcount.theory.claims import Evidence
 from headcount.theory.claims.laws import error_by_heads, longest_series, predicted_parameters
@@ -20,10 +22,6 @@ from headcount.theory.thresholds import fit_heads, thresholds
 
 LEAST_SHOWN = 1e-4
 """Errors below this are drawn here: the last steps of training decide them."""
-
-
-class NothingToDraw(Exception):
-    """The store holds no row for this figure."""
 
 
 def _number_axis(axis: Axes, x: bool = True, y: bool = True) -> None:
@@ -48,7 +46,8 @@ def _ticks(values: list[float], least_ratio: float = 1.18) -> list[float]:
 
 
 def error_against_heads(evidence: Evidence) -> Figure:
-    """Relative error of the best seed against heads, one curve for each k, with floor and tolerance."""
+    """Relative error of the best seed against heads on polynomial filters, one curve for each k, with the certified
+    floor and the tolerance; errors below 0.0001 are drawn there."""
     rows = evidence.where(task__name="polynomial", task__operator="cyclic", model__content="positions")
     if rows.empty:
         raise NothingToDraw
@@ -63,7 +62,7 @@ def error_against_heads(evidence: Evidence) -> Figure:
             part = rows[(rows["task.k"] == size) & (rows["model.attention"] == attention)]
             if part.empty:
                 continue
-            table = error_by_heads(Evidence(part, evidence.task_of, evidence.model_of, evidence.tolerance))
+            table = error_by_heads(replace(evidence.recording(), rows=part))
             heads = table["model.heads"].to_numpy()
             axis.plot(heads, np.maximum(table["best"], LEAST_SHOWN), color=colour, marker=MARKERS[attention], lw=0.8)
             task, model = evidence.task_of(part["id"].iloc[0]), evidence.layer_of(part["id"].iloc[0])
@@ -101,7 +100,11 @@ def _heads_figure(evidence: Evidence, rows: pd.DataFrame, size: str, symbol: str
             label = f"{LABELS[attention]}: exponent {fit.exponent:.2f} [{fit.low:.2f}, {fit.high:.2f}]"
         except FitRefused:
             label = LABELS[attention]
-        axis.plot(solved[size], solved["heads"], MARKERS[attention], color=COLOURS[attention], label=label, zorder=3)
+        # Where both need as many heads the circle of MHA lies on the square of IHA, and its corners show.
+        axis.plot(
+            solved[size], solved["heads"], MARKERS[attention], color=COLOURS[attention], label=label,
+            ms=3.5 if attention == "mha" else 5, zorder=4 if attention == "mha" else 3,
+        )  # fmt: skip
         learned = table[table["heads_median"].notna() & (table["heads_median"] > table["heads"])]
         axis.plot(
             learned[size],
@@ -125,7 +128,7 @@ def _heads_figure(evidence: Evidence, rows: pd.DataFrame, size: str, symbol: str
         [],
         color=COLOURS["rule"],
         lw=0.8,
-        label="laws: k and ceil(sqrt k)" if symbol[0] != "N" else "laws: N and ceil(sqrt N)",
+        label=r"laws: {0} and $\lceil\sqrt{{{0}}}\rceil$".format("N" if symbol[0] == "N" else "k"),
     )
     axis.plot([], [], "o", mfc="none", mec=COLOURS["rule"], label="hollow: median seed, where it needs more")
     axis.set_ylim(top=axis.get_ylim()[1] * 3.2)
@@ -134,19 +137,20 @@ def _heads_figure(evidence: Evidence, rows: pd.DataFrame, size: str, symbol: str
 
 
 def heads_against_terms(evidence: Evidence) -> Figure:
-    """Heads of the smallest solving model against k, log axes, with both laws."""
+    """Heads of the smallest model that solves a polynomial filter, against its number of terms k, with both laws."""
     rows = evidence.where(task__name="polynomial", task__operator="cyclic", model__content="positions")
     return _heads_figure(evidence, rows, "task.k", "k, terms of the polynomial")
 
 
 def heads_against_length(evidence: Evidence) -> Figure:
-    """The same for the CPM-3 workspace against N_max."""
+    """Heads of the smallest model that builds the workspace of CPM-3, against its length N_max, with both laws."""
     rows = evidence.where(task__name="cpm3", task__target="workspace", model__content="positions")
     return _heads_figure(evidence, rows, "task.tokens", "N_max, tokens of CPM-3")
 
 
 def parameters_of_smallest(evidence: Evidence) -> Figure:
-    """Parameters of the smallest solving model against k and against N, with the exact formula."""
+    """Parameters of the smallest model that solves a polynomial filter, against k and against N; lines are the exact
+    count of a model with the predicted heads."""
     rows = evidence.where(task__name="polynomial", task__operator="cyclic", model__content="positions")
     if rows.empty:
         raise NothingToDraw
@@ -178,7 +182,8 @@ def parameters_of_smallest(evidence: Evidence) -> Figure:
 
 
 def epsilon_rank_of_graphs(evidence: Evidence) -> Figure:
-    """The eps-rank of I, A, .., A^(k-1) against k for real graphs, with the trained thresholds of MHA."""
+    """Lines are theory: the eps-rank of I, A, .., A^(k-1) against k for real graphs. Points, where rows are stored,
+    are the fewest heads of trained models within the tolerance."""
     graphs = {
         "karate": "karate club",
         "les-miserables": "Les Miserables",
@@ -189,10 +194,10 @@ def epsilon_rank_of_graphs(evidence: Evidence) -> Figure:
     rows = evidence.where(task__name="polynomial", task__operator=list(graphs), model__content="positions")
     terms = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
     for axis, (operator, title) in zip(axes, list(graphs.items())[:2], strict=True):
-        axis.plot(terms, terms, color=COLOURS["rule"], ls="--", lw=0.8, label="k: orthogonal A")
-        for colour, tolerance in zip(SERIES, (0.001, 0.01, 0.1), strict=False):
+        axis.plot(terms, terms, color=COLOURS["rule"], ls="--", lw=0.8, label="theory: k, orthogonal A")
+        for colour, tolerance in zip(SERIES[2:], (0.001, 0.01, 0.1), strict=False):
             ranks = [epsilon_rank(Polynomial.parse({"operator": operator, "k": k}), tolerance) for k in terms]
-            axis.plot(terms, ranks, color=colour, label=f"eps-rank, {tolerance:g}")
+            axis.plot(terms, ranks, color=colour, label=f"theory: eps-rank at {tolerance:g}")
         part = rows[rows["task.operator"] == operator] if not rows.empty else rows
         for attention in ("mha", "iha"):
             found = part[part["model.attention"] == attention] if not part.empty else part
@@ -209,6 +214,8 @@ def epsilon_rank_of_graphs(evidence: Evidence) -> Figure:
         axis.set_title(title)
     axes[0].set_ylabel("operators or heads needed")
     axes[0].legend(loc="upper left")
+    if rows.empty:
+        axes[1].text(0.03, 0.97, "no trained rows stored", transform=axes[1].transAxes, va="top", color=COLOURS["rule"])
     return figure
 
 
@@ -250,7 +257,7 @@ def border(evidence: Evidence) -> Figure:
     axes[0].set_xlabel("heads H")
     axes[0].set_ylabel("relative error, best run")
     _number_axis(axes[1], y=False)
-    axes[1].set_xticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
+    axes[1].xaxis.set_major_locator(FixedLocator([0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0]))
     axes[1].set_xlabel("relative error at k - 1 heads (IHA: ceil(sqrt(k - 1)))")
     axes[1].set_ylabel("norm of all weights")
     handles = [Line2D([], [], color=c, label=f"N = {int(n)}") for c, n in zip(SERIES, tokens, strict=False)]

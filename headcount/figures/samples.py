@@ -21,12 +21,12 @@ SHOWN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Sizes small enough to read."""
 
-LINES, COLUMNS = 10, 54
+LINES, COLUMNS = 12, 54
 
 
 def task_samples(evidence: Evidence) -> Figure:
     """One example of every task; needs no stored rows."""
-    figure, axes = plt.subplots(5, 3, figsize=(DOUBLE, 5.8))
+    figure, axes = plt.subplots(5, 3, figsize=(DOUBLE, 6.4))
     for axis, name in zip(axes.flat, TASKS, strict=False):
         task = TASKS[name].parse({"name": name, **SHOWN.get(name, {})})
         lines = [
