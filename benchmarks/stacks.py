@@ -1,82 +1,280 @@
-"""Model-steps per second of stacked training against the same models one after another, in one run.
+"""The stacked training step against the same models trained in other ways."""
 
-`python -m benchmarks.stacks [--device cpu|cuda] [--output FILE]`. Settings are those of the quick preset; the two
-ways alternate, and medians of five are compared as ratios.
-"""
+from __future__ import annotations
 
-import argparse
-import json
-import statistics
+import importlib
+import multiprocessing
+import os
 import time
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from headcount.experiments.runner import environment
-from headcount.experiments.sweep import defaults
-from headcount.experiments.training import resolve_device, train
+from benchmarks.measure import CPU, Options, Row, alternate, cores, has_jax, medians
+from headcount.experiments.optimiser import StackedAdam
+from headcount.experiments.training import initial_weights, recorded_gradients
 from headcount.experiments.trial import Trial
+from headcount.models import build_ensemble
+from headcount.tasks import random_stream
 
-SHAPES = {
-    "polynomial k=25 mha H=25": ("polynomial", {"k": 25, "tokens": 26}, {"attention": "mha", "heads": 25}),
-    "polynomial k=25 iha H=5": ("polynomial", {"k": 25, "tokens": 26}, {"attention": "iha", "heads": 5}),
-    "cpm3 N=16 mha H=16": ("cpm3", {"tokens": 16}, {"attention": "mha", "heads": 16}),
-    "cpm3 N=16 iha H=4": ("cpm3", {"tokens": 16}, {"attention": "iha", "heads": 4}),
+BATCHES = 8
+"""Batches that lie in memory; training goes through them again and again."""
+
+RATE = 0.01
+
+AGREEMENT = 1e-4
+"""Largest relative difference of losses between contenders, over the first BATCHES steps."""
+
+ENSEMBLES = (1, 4, 16, 64)
+
+
+def _polynomial(k: int, attention: str, heads: int) -> dict[str, Any]:
+    layer = {"score": "linear", "content": "positions", "value_content": "features"}
+    return {
+        "task": {"name": "polynomial", "operator": "cyclic", "tokens": 26, "k": k},
+        "model": {**layer, "attention": attention, "heads": heads},
+    }
+
+
+def _workspace(attention: str, heads: int) -> dict[str, Any]:
+    layer = {"score": "softmax", "content": "positions", "value_content": "features"}
+    return {
+        "task": {"name": "cpm3", "target": "workspace", "tokens": 16},
+        "model": {**layer, "attention": attention, "heads": heads},
+    }
+
+
+def _network(width: int, attention: str) -> dict[str, Any]:
+    return {
+        "task": {"name": "retrieval", "form": "multi-key-2", "layout": "fused", "pairs": 8, "filler": 0},
+        "model": {"network": "transformer", "width": width, "heads": 4, "attention": attention},
+        "training": {"batch": 64},
+    }
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "polynomial k=9 MHA H=9": _polynomial(9, "mha", 9),
+    "polynomial k=9 IHA H=3": _polynomial(9, "iha", 3),
+    "polynomial k=25 MHA H=25": _polynomial(25, "mha", 25),
+    "polynomial k=25 IHA H=5": _polynomial(25, "iha", 5),
+    "CPM-3 N=16 MHA H=16": _workspace("mha", 16),
+    "CPM-3 N=16 IHA H=4": _workspace("iha", 4),
+    "network D=16 MHA": _network(16, "mha"),
+    "network D=32 MHA": _network(32, "mha"),
+    "network D=64 MHA": _network(64, "mha"),
+    "network D=128 MHA": _network(128, "mha"),
+    "network D=64 IHA": _network(64, "iha"),
 }
+"""Layers of preset quick, and a network of one layer on nine tokens."""
 
 
-def trials(shape, members, steps):
-    task, fields, model = SHAPES[shape]
-    base, _ = defaults(task)
-    training = {"steps": steps, "batch": 32, "evaluations": 1, "validation_examples": 2, "test_examples": 2}
-    return [
-        Trial.build({"task": {"name": task, **fields}, "model": {**base, **model}, "training": training, "seed": seed})
-        for seed in range(members)
-    ]
+def trials(model: str, members: int) -> list[Trial]:
+    """The members of an ensemble: seeds 0, 1, .."""
+    return [Trial.build({"training": {"batch": 32}, **MODELS[model], "seed": seed}) for seed in range(members)]
 
 
-def seconds(call, device):
-    started = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - started
+def batches(members: Sequence[Trial], device: torch.device = CPU) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, (BATCHES, members, batch, ..): those that training starts with."""
+    drawn = []
+    for trial in members:
+        examples = BATCHES * trial.training.batch
+        drawn.append(trial.task.draw("train", examples, random_stream(trial.seed, "train")))
+    columns = (torch.stack(column).unflatten(1, (BATCHES, -1)) for column in zip(*drawn, strict=True))
+    inputs, targets = (column.transpose(0, 1).contiguous().to(device) for column in columns)
+    return inputs, targets
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--members", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args()
-    device = resolve_device(arguments.device)
-    torch.set_num_threads(1)
-    rows = []
-    for shape in SHAPES:
-        for members in arguments.members:
-            made = trials(shape, members, arguments.steps)
-            train(trials(shape, 1, 5), device)
-            stacked, single = [], []
-            for _ in range(arguments.repeats):
-                stacked.append(seconds(lambda made=made: train(made, device), device))
-                single.append(seconds(lambda made=made: [train([one], device) for one in made], device))
-            total = members * arguments.steps
-            row = {
-                "shape": shape, "members": members, "stacked model-steps/s": total / statistics.median(stacked),
-                "one by one model-steps/s": total / statistics.median(single),
-                "ratio": statistics.median(single) / statistics.median(stacked),
-            }  # fmt: skip
-            rows.append(row)
-            print(
-                {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}, flush=True
-            )
-    if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        result = {"environment": environment(device), "date": time.strftime("%Y-%m-%d"), "rows": rows}
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+class Trainer(Protocol):
+    """One way to train an ensemble."""
+
+    def train(self, rounds: int) -> np.ndarray:
+        """Go through the batches `rounds` times; the losses of the last time, (BATCHES, members)."""
 
 
-if __name__ == "__main__":
-    main()
+class Stacked:
+    """Ours: the inner loop of `headcount.experiments.training`, recorded as it is from 50 steps on."""
+
+    def __init__(self, members: Sequence[Trial], device: torch.device = CPU) -> None:
+        self.task = members[0].task
+        starts = [initial_weights(trial.seed) for trial in members]
+        self.ensemble = build_ensemble(members[0].build_model, starts).to(device, torch.float32)
+        self.inputs, self.targets = batches(members, device)
+        self.theta = self.ensemble.theta.detach()
+        rates = torch.full((len(members),), RATE, device=device)
+        self.optimiser = StackedAdam(self.theta, rates, torch.zeros_like(rates))
+        self.program = recorded_gradients(self.ensemble, self.task, self.theta, self.inputs[0], self.targets[0])
+
+    def train(self, rounds: int) -> np.ndarray:
+        for _ in range(rounds):
+            losses = []
+            for inputs, targets in zip(self.inputs, self.targets, strict=True):
+                loss, gradient = self.program(self.theta, inputs, targets)
+                self.optimiser.step(gradient, 1.0)
+                losses.append(loss)
+        return torch.stack(losses).cpu().numpy()
+
+
+class Loop:
+    """Plain PyTorch: one nn.Module each, torch.optim.Adam (fused), one model after another."""
+
+    def __init__(self, members: Sequence[Trial]) -> None:
+        self.task, self.models = members[0].task, []
+        self.inputs, self.targets = batches(members)
+        for trial in members:
+            model = trial.build_model()
+            model.reset(initial_weights(trial.seed))
+            self.models.append((model, torch.optim.Adam(model.parameters(), lr=RATE, fused=True)))
+
+    def train(self, rounds: int) -> np.ndarray:
+        columns = []
+        for member, (model, optimiser) in enumerate(self.models):
+            for _ in range(rounds):
+                losses = []
+                for inputs, targets in zip(self.inputs[:, member], self.targets[:, member], strict=True):
+                    optimiser.zero_grad()
+                    loss = self.task.loss(model(inputs), targets)
+                    loss.backward()
+                    optimiser.step()
+                    losses.append(loss.detach())
+            columns.append(torch.stack(losses))
+        return torch.stack(columns, 1).numpy()
+
+
+def build(kind: str, model: str, members: int) -> Trainer:
+    """A trainer on the CPU: stacked, loop or jax."""
+    made = trials(model, members)
+    if kind == "jax":
+        # Imported by the processes that run it alone: it starts threads, and need not be installed.
+        peer: Trainer = importlib.import_module("benchmarks.jax_peer").Peer(made)
+        return peer
+    return Stacked(made) if kind == "stacked" else Loop(made)
+
+
+def _serve(connection: Connection, threads: int, core: int | None) -> None:
+    """A process that builds a trainer and trains when told to. JAX sizes its pool by the cores it may use."""
+    if core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    torch.set_num_threads(threads)
+    trainers: dict[str, Trainer] = {}
+    while (order := connection.recv()) is not None:
+        kind, *arguments = order
+        if isinstance(arguments[0], int):
+            trainers[kind].train(*arguments)
+            connection.send(None)
+            continue
+        started = time.perf_counter()
+        # The one before is let go first, to never hold two.
+        trainers.pop(kind, None)
+        trainers[kind] = build(kind, *arguments)
+        losses = trainers[kind].train(1)
+        connection.send((time.perf_counter() - started, losses))
+
+
+class Worker:
+    """A process of its own, with a number of threads; on one core alone if `core` says which."""
+
+    def __init__(self, threads: int, core: int | None = None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, threads, core), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.join()
+
+
+class Crew:
+    """Workers that each train an ensemble of their own at the same time: a contender."""
+
+    def __init__(self, kind: str, workers: Sequence[Worker]) -> None:
+        self.kind, self.workers = kind, workers
+
+    def build(self, model: str, members: int) -> tuple[float, np.ndarray]:
+        """Seconds until ready, the first BATCHES steps included, and the losses of these."""
+        for worker in self.workers:
+            worker.connection.send((self.kind, model, members))
+        found = [worker.connection.recv() for worker in self.workers]
+        return max(seconds for seconds, _ in found), found[0][1]
+
+    def __call__(self, count: int) -> None:
+        for worker in self.workers:
+            worker.connection.send((self.kind, count))
+        for worker in self.workers:
+            worker.connection.recv()
+
+
+def check_agreement(losses: dict[str, np.ndarray]) -> None:
+    """Refuse to time what does not compute the same.
+
+    Raises:
+        RuntimeError: if losses differ by more than AGREEMENT.
+    """
+    (first, ours), *others = losses.items()
+    for name, theirs in others:
+        difference = float((np.abs(theirs - ours) / np.abs(ours)).max())
+        if not difference <= AGREEMENT:
+            raise RuntimeError(f"losses of '{name}' differ from those of '{first}' by {difference:.1e}")
+
+
+def stacks(options: Options) -> Iterator[Row]:
+    """Model-steps per second of training many models of one shape: forward, backward and Adam, on the same batches
+    and from the same weights. Where several processes run, each trains an ensemble of its own, and all are counted.
+    On one core: one process of one thread. On all cores: a process of one thread for each (which is how the runner
+    works), or one process with as many threads.
+
+    - stacked: ours, `Ensemble` and `StackedAdam`, recorded once;
+    - loop: a plain PyTorch loop, an nn.Module and a fused torch.optim.Adam each, one model after another;
+    - JAX: the same network and optimiser under `vmap`, steps under `lax.scan`, compiled by `jit`.
+
+    The losses of the first steps are compared before anything is timed. Recording and compiling are left out of the
+    rates, and stand in columns of their own, in seconds. Ratios are ours against the best of the others on as many cores.
+    """
+    names = list(MODELS)
+    ensembles = ENSEMBLES
+    if options.quick:
+        names, ensembles = ["polynomial k=9 IHA H=3", "CPM-3 N=16 IHA H=4", "network D=16 MHA"], (1, 4)
+    count = cores()
+    with ExitStack() as stack:
+        single = [stack.enter_context(Worker(1)) for _ in range(count)]
+        many = [stack.enter_context(Worker(count))]
+        crews = {
+            "stacked, 1 core": Crew("stacked", single[:1]),
+            "stacked, all cores": Crew("stacked", single),
+            "loop, 1 core": Crew("loop", single[:1]),
+            "loop, all cores by threads": Crew("loop", many),
+            "loop, all cores by processes": Crew("loop", single),
+        }
+        if has_jax():
+            pinned = [stack.enter_context(Worker(1, core)) for core in range(count)]
+            crews["JAX, 1 core"] = Crew("jax", pinned[:1])
+            crews["JAX, all cores by threads"] = Crew("jax", many)
+            crews["JAX, all cores by processes"] = Crew("jax", pinned)
+        for model in names:
+            for members in ensembles:
+                yield _race(crews, model, members, options)
+
+
+def _race(crews: dict[str, Crew], model: str, members: int, options: Options) -> Row:
+    built = {name: crew.build(model, members) for name, crew in crews.items()}
+    check_agreement({name: losses for name, (_, losses) in built.items()})
+    seconds = alternate(crews, options)
+    rates = {name: BATCHES * members * len(crews[name].workers) / value for name, value in medians(seconds).items()}
+    row: Row = {"model": model, "ensemble": members, **rates}
+    for where in ("1 core", "all cores"):
+        others = [rate for name, rate in rates.items() if where in name and not name.startswith("stacked")]
+        row[f"ratio, {where}"] = rates[f"stacked, {where}"] / max(others)
+    row["recording"] = built["stacked, 1 core"][0]
+    if "JAX, 1 core" in built:
+        row["compiling"] = built["JAX, 1 core"][0]
+    return {**row, "seconds": seconds}

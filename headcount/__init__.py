@@ -2,6 +2,7 @@
 
 from headcount.api import Results, reproduce, sweep
 from headcount.config import BadInput
+from headcount.experiments import RayCluster
 
 __version__ = "0.1.0"
-__all__ = ["BadInput", "Results", "reproduce", "sweep"]
+__all__ = ["BadInput", "RayCluster", "Results", "reproduce", "sweep"]

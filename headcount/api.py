@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import sys
 import time
@@ -17,9 +18,23 @@ import pandas as pd
 
 from headcount import figures
 from headcount.config import BadInput, choose
-from headcount.experiments import TOLERANCE, Report, Store, Sweep, Trial, load_preset, run
+from headcount.experiments import (
+    TOLERANCE,
+    RayCluster,
+    Report,
+    Store,
+    Sweep,
+    Trial,
+    load_preset,
+    preset_names,
+    recovery,
+    run,
+)
 from headcount.experiments.store import FILE_NAME
 from headcount.experiments.sweep import defaults
+from headcount.experiments.tracking import TensorBoard
+from headcount.experiments.trial import flatten
+from headcount.figures import report as pages
 from headcount.models import ATTENTION, ModelConfig, Sizes, describe_mechanisms
 from headcount.tasks import TASKS, Task, babi, random_stream
 from headcount.tasks import describe as tasks
@@ -115,12 +130,62 @@ class Results:
         return found
 
     def draw(self, *names: str) -> tuple[list[Path], list[str]]:
-        """Draw figures (all if none is named) under figures/ in the results folder.
+        """Draw figures and write tables (all if none is named) under figures/ in the results folder.
 
         Returns:
-            Files written, and names of figures that have no rows yet.
+            Files written, and names of figures and tables that have no rows yet.
         """
         return figures.draw(list(names), self.evidence, self.folder / "figures")
+
+    def report(
+        self, path: str | Path | None = None, findings: Sequence[tuple[Claim, Finding]] | None = None
+    ) -> Path:  # fmt: skip
+        """Write one self-contained HTML page of everything here; trains nothing.
+
+        Args:
+            path: file to write; report.html in the results folder if not given.
+            findings: verdicts of `check`, if they are known already.
+
+        Raises:
+            BadInput: if the path cannot be written.
+        """
+        page = self.folder / "report.html" if path is None else Path(path)
+        write_text(page, pages.render(self.evidence, self.check() if findings is None else findings, self._presets()))
+        return page
+
+    def _presets(self) -> dict[str, str]:
+        """The preset that holds all stored trials of a sweep, by sweep; sweeps without one are left out."""
+        found: dict[str, str] = {}
+        stored = {str(name): set(part) for name, part in self.rows.groupby("sweep")["id"]}
+        # Sweeps of smoke, quick and paper share names; paper, by far the longest to build, comes last this way.
+        for preset in sorted(preset_names(), reverse=True):
+            for made in load_preset(preset):
+                if made.name in stored.keys() - found.keys() and stored[made.name] <= {one.id for one in made.trials()}:
+                    found[made.name] = preset
+        return found
+
+    def run_text(self, run: str) -> str:
+        """Everything about one run, for people.
+
+        Args:
+            run: its id, or the first digits of it.
+
+        Raises:
+            BadInput: if none or several have such an id.
+        """
+        stored, points = self.store.one(self.store.find(run))
+        stored["config"] = flatten(json.loads(stored["config"]))
+        for moment in ("planned_at", "heartbeat", "finished_at"):
+            if stored.get(moment) is not None:
+                stored[moment] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stored[moment]))
+        if "environment" in stored:
+            stored["environment"] = json.loads(stored["environment"])
+        failure = stored.pop("traceback", None)
+        lines = [line for name, value in stored.items() if value is not None for line in _evidence_lines(name, value)]
+        if points:
+            some = sorted({round(i * (len(points) - 1) / 9) for i in range(10)})
+            lines += _evidence_lines(f"curve, {len(some)} of {len(points)} points", [points[i] for i in some])
+        return "\n".join(line.removeprefix("  ") for line in lines) + (f"\n\n{failure}" if failure else "")
 
     def export(self, kind: str, target: Path) -> int:
         """Write all rows to a Parquet or CSV file; returns how many.
@@ -496,6 +561,8 @@ def sweep(
     seeds: int = 3,
     attention: Sequence[str] = ("mha", "iha"),
     heads: Sequence[int] | str = "auto",
+    cluster: RayCluster | None = None,
+    fail_fast: bool = False,
     **fields: Any,
 ) -> Results:
     """Train a grid of models on a task, in the setting of the paper's theorem unless told otherwise.
@@ -506,6 +573,8 @@ def sweep(
             to be importable (`if __name__ == "__main__":`), as Python's multiprocessing does.
         seeds: trials at each point of the grid, numbered from 0.
         attention, heads: mechanisms and head counts; "auto" looks around the predicted threshold.
+        cluster: a Ray cluster to train on, whose size takes the place of `workers`.
+        fail_fast: stop at the first trial that fails.
         fields: task fields by name (k=[1, 4, 9]) and others by dotted name with two underscores
             (model__query_width=8, training__steps=[500, 1000]); a list is an axis of the grid.
 
@@ -516,7 +585,7 @@ def sweep(
     for key, value in fields.items():
         grid[key.replace("__", ".") if "__" in key else f"task.{key}"] = value
     made = task_sweep(task, {**grid, "model.attention": list(attention)}, heads, seeds, tolerance, name)
-    run_sweeps([made], results, device, workers, on_progress)
+    run_sweeps([made], results, device, workers if cluster is None else None, on_progress, fail_fast, cluster)
     return Results(results, tolerance)
 
 
@@ -542,32 +611,68 @@ def task_sweep(
     )
 
 
-def retry_failed(results: str | Path) -> int:
-    """Plan failed trials again; returns how many."""
-    return Results(results).store.retry_failed()
+def retry_failed(results: str | Path, runs: Sequence[str] | None = None) -> int:
+    """Plan failed trials again, all or those named by the first digits of their ids; returns how many.
+
+    Raises:
+        BadInput: if one is unknown, or has not failed.
+    """
+    store = Results(results).store
+    if runs is None:
+        return store.retry_failed()
+    ids = [store.find(run) for run in runs]
+    for key, status in store.statuses(ids).items():
+        if status != "failed":
+            raise BadInput(f"run {key} has not failed; it is {status}")
+    return store.retry_failed(ids)
+
+
+def recover(results: str | Path) -> str:
+    """Save what can be read of a damaged store into a new one; see `experiments.recovery.recover`.
+
+    Raises:
+        BadInput: if there is none, it is not damaged, or it is in use.
+    """
+    saved = recovery.recover(Path(results))
+    return (
+        f"{saved.trials} trials, {saved.results} results and {saved.curves} learning curves are in {saved.path};"
+        f" the damaged file is kept as {saved.kept}; the same sweep resumes"
+    )
 
 
 def run_sweeps(
     sweeps: Sequence[Sweep], results: str | Path, device: str = "auto", workers: int | None = None,
-    on_progress: Progress = _silent,
+    on_progress: Progress = _silent, fail_fast: bool = False, cluster: RayCluster | None = None,
+    timeout: float | None = None, tensorboard: str | Path | None = None,
 ) -> Report:  # fmt: skip
-    """Plan all trials of several sweeps, then run what is missing. Calling again resumes."""
+    """Plan all trials of several sweeps, then run what is missing. Calling again resumes.
+
+    Args:
+        tensorboard: folder that learning curves are written to as trials end.
+    """
     planned: list[tuple[Sweep, list[Trial]]] = [(made, made.trials()) for made in sweeps]
     store = Store(results)
     for made, trials in planned:
         store.plan(trials, made.name)
     everything = {trial.id: trial for _, trials in planned for trial in trials}
-    return run(list(everything.values()), store, device, workers, on_progress)
+    trials = list(everything.values())
+    tracker = TensorBoard(tensorboard, store, trials) if tensorboard is not None else None
+    follow = on_progress if tracker is None else tracker.following(on_progress)
+    report = run(trials, store, device, workers, follow, timeout, fail_fast, cluster)
+    if tracker is not None:
+        tracker.write()
+    return report
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What `reproduce` found: how the training went, every verdict, and the files drawn."""
+    """What `reproduce` found: how the training went, every verdict, the files drawn, and the HTML report."""
 
     report: Report
     findings: list[tuple[Claim, Finding]]
     figures: list[Path]
     summary: Path
+    page: Path
     seconds: float
 
     @property
@@ -578,18 +683,19 @@ class Reproduction:
 
 def reproduce(
     preset: str = "quick", results: str | Path = "results", device: str = "auto", workers: int | None = None,
-    on_progress: Progress = _silent,
+    on_progress: Progress = _silent, fail_fast: bool = False, cluster: RayCluster | None = None,
 ) -> Reproduction:  # fmt: skip
-    """Exact checks, the preset's sweeps, fits, verdicts and figures; writes summary.md."""
+    """Exact checks, the preset's sweeps, fits, verdicts and figures; writes summary.md and report.html."""
     started = time.perf_counter()
-    report = run_sweeps(load_preset(preset), results, device, workers, on_progress)
+    report = run_sweeps(load_preset(preset), results, device, workers, on_progress, fail_fast, cluster)
     found = Results(results)
     findings = found.check()
     drawn, _ = found.draw()
+    page = found.report(findings=findings)
     seconds = time.perf_counter() - started
     summary = found.folder / "summary.md"
     write_text(summary, _summary(preset, found, report, findings, drawn, seconds))
-    return Reproduction(report, findings, drawn, summary, seconds)
+    return Reproduction(report, findings, drawn, summary, page, seconds)
 
 
 def _summary(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 import tomllib
@@ -22,7 +23,7 @@ from rich.table import Table
 
 from headcount import api
 from headcount.config import BadInput, choose
-from headcount.experiments import TOLERANCE, Report, Sweep, load_preset, preset_names
+from headcount.experiments import TOLERANCE, RayCluster, Report, Sweep, load_preset, preset_names
 from headcount.experiments.sweep import WINDOWS, set_field
 from headcount.tasks import TASKS
 from headcount.theory.claims import LEDGER, Claim, Finding
@@ -40,6 +41,21 @@ trials or worker processes that failed."""
 ResultsOption = Annotated[str, typer.Option("--results", help="Folder of the store, figures and summary.")]
 WorkersOption = Annotated[int | None, typer.Option("--workers", help="Processes; one a core if not given.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto.")]
+ExecutorOption = Annotated[
+    str, typer.Option("--executor", help="local, or ray: processes of this machine, or a Ray cluster.")
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option("--address", help="With ray: auto, host:port, ray://host:port; one started here if not given."),
+]
+CpusOption = Annotated[
+    float | None, typer.Option("--cpus-per-group", help="With ray: cores for each group; 1 if not given.")
+]
+GpusOption = Annotated[
+    float | None,
+    typer.Option("--gpus-per-group", help="With ray: GPUs, or a part of one, for each group; 0 if not given."),
+]
+FailFastOption = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first trial that fails.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
@@ -55,7 +71,7 @@ def main() -> None:
     try:
         app()
     except BadInput as error:
-        print(f"headcount: {error}", file=sys.stderr)
+        print(f"headcount: {_printable(str(error))}", file=sys.stderr)
         raise SystemExit(2) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -64,6 +80,11 @@ def main() -> None:
         traceback.print_exc()
         print("headcount: this is a fault of the program, not of what you typed", file=sys.stderr)
         raise SystemExit(FAULT) from None
+
+
+def _printable(text: str) -> str:
+    """One line without control characters, which a name or a file may hold."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def parse_values(text: str) -> list[Any]:
@@ -112,13 +133,34 @@ def _parse_value(text: str) -> Any:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[api.Progress]:
-    """Show how far long work is, and end it in one sentence when interrupted."""
+    """Show how far long work is, and end it in one sentence when interrupted or told to end."""
     try:
-        with _bar() as progress:
+        with _stoppable(), _bar() as progress:
             yield progress
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("headcount: stopped; what was finished is stored, the same command resumes", file=sys.stderr)
-        raise SystemExit(130) from None
+        raise SystemExit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Ctrl-C and SIGTERM give back what is claimed and end; a second one ends at once, without that."""
+    asked = False
+
+    def stop(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            os._exit(128 + number)
+        asked = True
+        raise KeyboardInterrupt(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        if not asked:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -160,11 +202,13 @@ def _bar() -> Iterator[api.Progress]:
 
 def _say(report: Report) -> None:
     text = f"{report.asked} trials: {report.already} already there, {report.ran} run in {report.seconds:.0f} s"
+    causes = ", ".join(f"{cause} {count}" for cause, count in report.causes.items())
     extras = (
         (report.nan, "ended in NaN"),
-        (report.failed, "failed, see 'headcount runs --status failed' (--retry-failed runs them again)"),
+        (report.failed, f"failed ({causes}), see 'headcount runs --status failed' (--retry-failed runs them again)"),
         (report.died, "worker processes died"),
         (report.elsewhere, "left to other processes"),
+        (report.left, "not run"),
     )
     print(", ".join([text, *(f"{count} {words}" for count, words in extras if count)]))
 
@@ -196,10 +240,17 @@ def sweep(
     only: Annotated[str | None, typer.Option(help="With --preset: these sweeps, by name.")] = None,
     tolerance: Annotated[float | None, typer.Option(help="Relative error that counts as solved, for heads auto; 0.1 if not given.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run trials again that failed before.")] = False,
+    tensorboard: Annotated[str | None, typer.Option(help="Folder to write learning curves to, for TensorBoard.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that a trial may take; one that takes longer has failed.")] = None,
     results: ResultsOption = "results",
     device: DeviceOption = "auto",
     workers: WorkersOption = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    cpus_per_group: CpusOption = None,
+    gpus_per_group: GpusOption = None,
+    fail_fast: FailFastOption = False,
 ) -> None:  # fmt: skip
     """Train a grid of models. Calling again resumes; finished trials are never repeated."""
     axes: dict[str, Any] = {}
@@ -223,6 +274,7 @@ def sweep(
     sweeps = _chosen_sweeps(
         task, preset, only, axes, {key: value for key, value in options.items() if value is not None}
     )
+    cluster = _cluster(executor, address, cpus_per_group, gpus_per_group)
     if dry_run:
         for made in sweeps:
             print(f"{made.name}: {len(made.trials())} trials  {made.about}")
@@ -230,7 +282,7 @@ def sweep(
     if retry_failed:
         print(f"{api.retry_failed(results)} failed trials are planned again")
     with _progress() as progress:
-        report = api.run_sweeps(sweeps, results, device, workers, progress)
+        report = api.run_sweeps(sweeps, results, device, workers, progress, fail_fast, cluster, timeout, tensorboard)
     _say(report)
     _note_order(sweeps)
     _print_accuracy(api.accuracy_table(api.Results(results), [made.name for made in sweeps]))
@@ -239,11 +291,23 @@ def sweep(
         raise typer.Exit(BROKEN)
 
 
+def _cluster(executor: str, address: str | None, cpus: float | None, gpus: float | None) -> RayCluster | None:
+    given = {"address": address, "cpus-per-group": cpus, "gpus-per-group": gpus}
+    if choose(executor, ("local", "ray"), "executor") == "local":
+        if wrong := next((name for name, value in given.items() if value is not None), None):
+            raise BadInput(f"--{wrong} goes with --executor ray")
+        return None
+    return RayCluster(address, 1 if cpus is None else cpus, 0 if gpus is None else gpus)
+
+
 def _chosen_sweeps(
     task: str | None, preset: str | None, only: str | None, axes: dict[str, Any], options: dict[str, Any]
 ) -> list[Sweep]:  # fmt: skip
-    if (task is None) == (preset is None):
+    if task is None and preset is None:
         raise BadInput(f"name a task ({', '.join(sorted(TASKS))}) or a --preset ({', '.join(preset_names())})")
+    if task is not None and preset is not None:
+        # A task's own presets bear its name: 'relation --preset quick' is 'relation-quick'.
+        preset = choose(f"{choose(task, TASKS, 'task')}-{preset}", preset_names(), "preset")
     if preset is None:
         if only is not None:
             raise BadInput("--only chooses sweeps of a --preset")
@@ -289,13 +353,20 @@ def _note_order(sweeps: list[Sweep]) -> None:
         print(f"cpm3 with G = {task.multiplier}, M = {task.modulus} is {kind}")
 
 
-@app.command()
-def runs(
+runs_app = typer.Typer(invoke_without_command=True, help="What the store holds; failed runs; a damaged store.")
+app.add_typer(runs_app, name="runs")
+
+
+@runs_app.callback()
+def runs_table(
+    context: typer.Context,
     status: Annotated[str | None, typer.Option(help="Only rows of this status: planned, running, done, nan, failed.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
     results: ResultsOption = "results",
 ) -> None:  # fmt: skip
     """What the store holds: counts by sweep and status, and the latest rows."""
+    if context.invoked_subcommand is not None:
+        return
     found = api.Results(results)
     rows = found.rows
     statuses = ("planned", "running", "done", "nan", "failed")
@@ -315,7 +386,34 @@ def runs(
         detail.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
     _console().print(detail)
     for _, row in rows[rows["traceback"].notna()].tail(1).iterrows():
-        print(f"last failure, {row['id']}:\n{row['traceback']}")
+        print(f"last failure, {row['id']}, {row['cause']}:\n{row['traceback']}")
+
+
+@runs_app.command("show")
+def runs_show(
+    run: Annotated[str, typer.Argument(help="Id of a run, or its first digits.")],
+    results: ResultsOption = "results",
+) -> None:
+    """One run: configuration, status, numbers, learning curve, machine, and the traceback of a failure."""
+    print(api.Results(results).run_text(run))
+
+
+@runs_app.command("retry")
+def runs_retry(
+    runs: Annotated[list[str] | None, typer.Argument(help="Ids of failed runs, or their first digits.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="All failed runs.")] = False,
+    results: ResultsOption = "results",
+) -> None:
+    """Plan failed runs again; the sweep they belong to then trains them."""
+    if failed == bool(runs):
+        raise BadInput("name failed runs by id, or all of them with --failed")
+    print(f"{api.retry_failed(results, runs)} failed trials are planned again")
+
+
+@runs_app.command("recover")
+def runs_recover(results: ResultsOption = "results") -> None:
+    """Save what can be read of a damaged store into a new one; the damaged file is kept under another name."""
+    print(api.recover(results))
 
 
 @app.command()
@@ -559,15 +657,24 @@ def babi_check(
 
 @app.command()
 def figures(
-    names: Annotated[list[str] | None, typer.Argument(help="Figures by name; all if none is named.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Figures and tables by name, or all.")] = None,
     results: ResultsOption = "results",
 ) -> None:
-    """Draw figures (PNG, PDF, SVG) from the store alone."""
-    written, missing = api.Results(results).draw(*(name for name in names or [] if name != "all"))
+    """Draw figures (PNG, PDF, SVG) and write tables (Markdown, LaTeX) from the store alone."""
+    written, missing = api.Results(results).draw(*(names or []))
     for path in written:
         print(path)
     for name in missing:
         print(f"{name}: no rows yet; run the sweeps of a preset first")
+
+
+@app.command()
+def report(
+    output: Annotated[str | None, typer.Option("--output", help="File to write; results/report.html if not given.")] = None,
+    results: ResultsOption = "results",
+) -> None:  # fmt: skip
+    """Write one HTML page of verdicts, laws, figures and runs that opens offline; trains nothing."""
+    print(api.Results(results).report(output))
 
 
 @app.command()
@@ -576,14 +683,20 @@ def reproduce(
     results: ResultsOption = "results",
     device: DeviceOption = "auto",
     workers: WorkersOption = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    cpus_per_group: CpusOption = None,
+    gpus_per_group: GpusOption = None,
+    fail_fast: FailFastOption = False,
 ) -> None:
     """Everything: exact checks, sweeps, fits, verdicts, figures, and one summary."""
+    cluster = _cluster(executor, address, cpus_per_group, gpus_per_group)
     with _progress() as progress:
-        done = api.reproduce(preset, results, device, workers, progress)
+        done = api.reproduce(preset, results, device, workers, progress, fail_fast, cluster)
     _say(done.report)
     _print_findings(done.findings)
     print(
-        f"{sum(path.suffix == '.png' for path in done.figures)} figures and {done.summary}; {done.seconds:.0f} s in all"
+        f"{sum(path.suffix == '.png' for path in done.figures)} figures, {done.summary} and {done.page}; {done.seconds:.0f} s in all"
     )
     if done.report.broken:
         raise typer.Exit(BROKEN)

@@ -41,7 +41,7 @@ BAD = [
     (["reproduce", "--preset", "none.toml"], "cannot be read"),
     (["sweep", "polynomal"], "did you mean 'polynomial'"),
     (["sweep"], "name a task"),
-    (["sweep", "polynomial", "--preset", "quick"], "name a task"),
+    (["sweep", "polynomial", "--preset", "quick"], "unknown preset 'polynomial-quick'"),
     (["sweep", "polynomial", "--operator", "cylic"], "did you mean 'cyclic'"),
     (["sweep", "polynomial", "--k", "0"], "k = 0"),
     (["sweep", "polynomial", "--k", "-3"], "k = -3"),
@@ -226,7 +226,7 @@ def test_tolerance_and_odd_stores(monkeypatch, capsys, store, tmp_path):
 
 
 def test_failed_trials_exit_with_three_and_can_be_retried(monkeypatch, capsys, tmp_path):
-    from headcount.experiments import runner
+    from headcount.experiments import attempt
 
     arguments = [
         "sweep",
@@ -247,9 +247,9 @@ def test_failed_trials_exit_with_three_and_can_be_retried(monkeypatch, capsys, t
     def broken(*args, **kwargs):
         raise MemoryError
 
-    monkeypatch.setattr(runner, "train", broken)
+    monkeypatch.setattr(attempt, "train", broken)
     code, output, _ = run(monkeypatch, capsys, *arguments)
-    assert (code, "1 failed" in output) == (3, True)
+    assert (code, "1 failed (out of memory 1)" in output) == (3, True)
     monkeypatch.undo()
     code, output, _ = run(monkeypatch, capsys, *arguments)
     assert (code, "1 already there" in output) == (0, True)

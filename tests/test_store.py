@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from headcount.config import BadInput
-from headcount.experiments import Store, runner
+from headcount.experiments import Store, attempt, processes, runner
 from headcount.experiments.store import CLAIM_SECONDS, FILE_NAME
 from headcount.experiments.sweep import Sweep
 from headcount.experiments.training import Outcome
@@ -136,7 +136,7 @@ def test_exceptions_are_rows_with_their_traceback(tmp_path, monkeypatch):
     def broken(*args, **kwargs):
         raise MemoryError("no room for the stack")
 
-    monkeypatch.setattr(runner, "train", broken)
+    monkeypatch.setattr(attempt, "train", broken)
     report = runner.run(trials, store, "cpu", 1)
     assert report.failed == 4
     assert store.rows()["traceback"].str.contains("no room for the stack").all()
@@ -202,7 +202,7 @@ def test_a_trial_taken_over_is_not_written_twice(tmp_path):
 def test_dead_workers_are_reported(tmp_path, monkeypatch):
     trials, store = small_trials(), Store(tmp_path)
     store.plan(trials, "s")
-    monkeypatch.setattr(runner, "_worker", _dies)
+    monkeypatch.setattr(processes, "work", _dies)
     report = runner.run(trials, store, "cpu", 2)
     assert report.died == 2
     assert report.broken
