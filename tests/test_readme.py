@@ -39,7 +39,7 @@ def test_commands_of_the_readme_parse(line, monkeypatch, capsys, tmp_path):
     with pytest.raises(SystemExit) as stop:
         cli.main()
     captured = capsys.readouterr()
-    refused = {"check": "no results in", "figures": "no results in", "runs": "no results in", "export": "no results in", "babi": "my-folder"}  # fmt: skip
+    refused = {"check": "no results in", "figures": "no results in", "runs": "no results in", "export": "no results in", "report": "no results in", "babi": "my-folder"}  # fmt: skip
     assert (stop.value.code or 0) == (2 if words[0] in refused else 0), captured.err
     assert refused.get(words[0], "") in captured.err
 
