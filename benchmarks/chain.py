@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import inspect
 import json
 import pstats
 import subprocess
@@ -15,24 +16,19 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.measure import Options, Row, cores
+from headcount import api, figures
+from headcount.experiments import memory, optimiser, store, sweep, training
 
 
 def _profile(preset: str, folder: str) -> None:
     """Reproduce in this process with one worker, and write seconds by part to stdout as JSON."""
-    started = time.perf_counter()
-    from headcount import api, figures
-    from headcount.experiments import optimiser, store, sweep, training
-
-    imported = time.perf_counter() - started
     profile = cProfile.Profile()
-    profile.enable()
-    api.reproduce(preset, folder, "cpu", 1)
-    profile.disable()
-    table = pstats.Stats(profile)
-    timings: dict[Any, Any] = table.stats
+    profile.runcall(api.reproduce, preset, folder, "cpu", 1)
+    timings: dict[Any, Any] = pstats.Stats(profile).stats
 
     def key(function: Callable[..., Any]) -> tuple[str, int, str]:
-        code = function.__code__
+        # torch.no_grad wraps every function in the same one.
+        code = inspect.unwrap(function).__code__
         return code.co_filename, code.co_firstlineno, code.co_name
 
     def spent(*functions: Callable[..., Any], called_by: Callable[..., Any] | None = None) -> float:
@@ -47,9 +43,9 @@ def _profile(preset: str, folder: str) -> None:
     recording, updates = spent(training.recorded_gradients), spent(optimiser.StackedAdam.step)
     held_out = spent(training._Data.draw, called_by=stack.__init__)
     parts = {
-        "import": imported,
         "planning": spent(sweep.Sweep.trials) + spent(stored.plan),
         "data": spent(training._Data.batches) + held_out,
+        "memory needed": spent(memory.needed),
         "models": spent(stack.__init__) - held_out,
         "recording of steps": recording,
         "forward and backward": spent(stack.step) - recording - updates,
@@ -60,25 +56,20 @@ def _profile(preset: str, folder: str) -> None:
         "figures": spent(figures.draw, called_by=api.Results.draw),
         "report": spent(api.Results.report),
     }
-    total = imported + table.total_tt
+    total = spent(api.reproduce)
     print(json.dumps({**parts, "rest": total - sum(parts.values()), "all": total}))
 
 
 def reproduce(options: Options) -> Iterator[Row]:
-    """Wall seconds of `headcount reproduce`, interpreter start included, with a worker for each core and with one; then,
-    by cProfile, seconds of every part in one process with one worker. Profiling makes Python slower: read its shares,
-    not its seconds.
+    """Wall seconds of `headcount reproduce`, interpreter start included, with a worker for each core and with one, and of
+    the import alone; then, by cProfile, seconds of every part in one process with one worker. Profiling makes Python
+    slower: read its shares, not its seconds.
     """
     preset = "smoke" if options.quick else "quick"
     for workers in sorted({cores(), 1}, reverse=True):
-        taken = []
-        for _ in range(options.rounds):
-            with TemporaryDirectory() as folder:
-                started = time.perf_counter()
-                command = ["reproduce", "--preset", preset, "--results", folder, "--workers", str(workers)]
-                _run("-m", "headcount", *command, "--device", "cpu")
-                taken.append(time.perf_counter() - started)
-        yield {"part": f"preset {preset}, {workers} workers, wall", "s": median(taken), "seconds": {"wall": taken}}
+        command = ["-m", "headcount", "reproduce", "--preset", preset, "--workers", str(workers), "--device", "cpu"]
+        yield _wall(f"preset {preset}, workers: {workers}", options, *command, "--results")
+    yield _wall("import", options, "-c", "import headcount")
     with TemporaryDirectory() as folder:
         text = _run("-m", "benchmarks.chain", preset, folder)
     parts = json.loads(text.splitlines()[-1])
@@ -86,6 +77,17 @@ def reproduce(options: Options) -> Iterator[Row]:
     for name, seconds in parts.items():
         yield {"part": f"profile: {name}", "s": seconds, "share": seconds / total}
     yield {"part": "profile: all", "s": total, "share": 1.0}
+
+
+def _wall(part: str, options: Options, *arguments: str) -> Row:
+    """The time of a command that is given a new folder as its last argument."""
+    taken = []
+    for _ in range(options.rounds):
+        with TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            _run(*arguments, folder)
+            taken.append(time.perf_counter() - started)
+    return {"part": f"{part}, wall", "s": median(taken), "seconds": {"wall": taken}}
 
 
 def _run(*arguments: str) -> str:

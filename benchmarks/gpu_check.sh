@@ -25,10 +25,10 @@ measure() { # measure SECONDS NAME
   piece "$1" "$python" -m benchmarks "$2" --device "$device" --out "$out" $quick
 }
 
-piece 45 "$python" -m pytest -q -m gpu tests
+piece 50 "$python" -m pytest -q -m gpu tests
 measure 30 gpu-agreement
-measure 20 gpu-products
+measure 25 gpu-products
 measure 80 gpu-ensembles
-measure 120 gpu-laws
+measure 115 gpu-laws
 measure 50 gpu-relation
 exit "$failed"

@@ -98,8 +98,8 @@ def _draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     columns = min(4, len(models))
     lines = -(-len(models) // columns)
     with paper_style():
-        figure, axes = plt.subplots(lines, columns, figsize=(DOUBLE, 1.6 * lines + 0.6), sharex=True, squeeze=False)
-        for axis, model in zip(axes.flat, models, strict=False):
+        figure, axes = plt.subplots(lines, columns, figsize=(DOUBLE, 1.5 * lines + 0.6), squeeze=False)
+        for place, (axis, model) in enumerate(zip(axes.flat, models, strict=False)):
             mine = [row for row in rows if row["model"] == model]
             for contender in mine[0]["seconds"]:
                 way, where = contender.split(", ", 1)
@@ -108,14 +108,17 @@ def _draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
                     [row["ensemble"] for row in mine], [row[contender] for row in mine], color=_LOOKS[way],
                     linestyle=style, marker=marker, label=contender,
                 )  # fmt: skip
-            axis.set(xscale="log", yscale="log", title=model)
+            axis.set(xscale="log", yscale="log")
+            axis.set_title(model, fontsize="small")
             ticks = sorted({row["ensemble"] for row in mine})
             axis.set_xticks(ticks, ticks)
             axis.minorticks_off()
+            if place % columns == 0:
+                axis.set_ylabel("model-steps/s")
+            if place + columns >= len(models):
+                axis.set_xlabel("models in an ensemble")
         for axis in axes.flat[len(models) :]:
             axis.set_axis_off()
-        figure.supxlabel("models in an ensemble")
-        figure.supylabel("model-steps/s")
         figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         figure.savefig(path, metadata={"Software": None})
         plt.close(figure)

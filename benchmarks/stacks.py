@@ -22,7 +22,7 @@ from headcount.experiments.trial import Trial
 from headcount.models import build_ensemble
 from headcount.tasks import random_stream
 
-BATCHES = 8
+BATCHES = 4
 """Batches that lie in memory; training goes through them again and again."""
 
 RATE = 0.01
