@@ -12,7 +12,13 @@ import pydantic
 
 
 class BadInput(ValueError):
-    """Something a user gave that cannot be used; the message says what, and what is allowed."""
+    """Something a user gave that cannot be used; the message says what, and what is allowed.
+
+    It is one line without control characters, whatever was given: they are written as escapes.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(one if one.isprintable() else ascii(one)[1:-1] for one in message))
 
 
 def choose(name: str, allowed: Iterable[str], what: str) -> str:

@@ -118,7 +118,7 @@ def trials(draw):
     return whole | draw(st.dictionaries(field, anything, max_size=1))
 
 
-@share(0.3)
+@share(0.4)
 @given(trials())
 def test_configurations(data):
     trial = refused_or(lambda: Trial.build(data))
@@ -126,7 +126,7 @@ def test_configurations(data):
         assert Trial.from_json(trial.to_json()).id == trial.id
 
 
-@share(0.1)
+@share(0.12)
 @given(st.dictionaries(st.sampled_from(sorted(Sweep.model_fields)) | field, anything, max_size=4))
 def test_sweeps(data):
     sweep = refused_or(lambda: Sweep.parse(data))
@@ -149,7 +149,7 @@ def sweep_commands(draw):
     return made
 
 
-@share(0.2)
+@share(0.15)
 @given(sweep_commands())
 def test_sweep_commands(arguments):
     typed(arguments)
@@ -181,7 +181,7 @@ def store(tmp_path_factory):
     return folder
 
 
-@share(0.05)
+@share(0.01)
 @given(data=st.data())
 def test_other_commands(store, tmp_path_factory, monkeypatch, data):
     # In an empty folder: a command without --results must not find one.
@@ -212,7 +212,7 @@ def preset_text():
     return (resources.files("headcount.experiments") / "presets" / "smoke.toml").read_bytes()
 
 
-@share(0.15)
+@share(0.12)
 @given(data=st.data())
 def test_preset_files(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "fuzzed.toml"
