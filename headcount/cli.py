@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from rich.table import Table
 
 from headcount import api
 from headcount.config import BadInput, choose
+from headcount.doctor import diagnose
 from headcount.experiments import TOLERANCE, RayCluster, Report, Sweep, load_preset, preset_names
 from headcount.experiments.sweep import WINDOWS, set_field
 from headcount.tasks import TASKS
@@ -71,7 +73,7 @@ def main() -> None:
     try:
         app()
     except BadInput as error:
-        print(f"headcount: {_printable(str(error))}", file=sys.stderr)
+        print(f"headcount: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,11 +82,6 @@ def main() -> None:
         traceback.print_exc()
         print("headcount: this is a fault of the program, not of what you typed", file=sys.stderr)
         raise SystemExit(FAULT) from None
-
-
-def _printable(text: str) -> str:
-    """One line without control characters, which a name or a file may hold."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def parse_values(text: str) -> list[Any]:
@@ -150,6 +147,8 @@ def _stoppable() -> Iterator[None]:
     def stop(number: int, frame: Any) -> None:
         nonlocal asked
         if asked:
+            for worker in multiprocessing.active_children():
+                worker.kill()
             os._exit(128 + number)
         asked = True
         raise KeyboardInterrupt(number)
@@ -701,6 +700,20 @@ def reproduce(
     if done.report.broken:
         raise typer.Exit(BROKEN)
     if done.contradicted:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(as_json: JsonOption = False, results: ResultsOption = "results") -> None:
+    """Check versions, devices, memory and the store, and try training, a proof, and writing. Exit code 1 if one fails."""
+    made = []
+    for check in diagnose(results):
+        made.append(check)
+        if not as_json:
+            print(f"{check.status:4}  {check.name:12}  {check.found}")
+    if as_json:
+        print(json.dumps([check._asdict() for check in made], indent=1))
+    if any(check.status == "FAIL" for check in made):
         raise typer.Exit(1)
 
 

@@ -8,13 +8,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from headcount import api, cli
+from headcount import api
 from headcount.config import BadInput
 from headcount.experiments import Store, Sweep, runner
 from headcount.experiments.store import FILE_NAME, STORE_VERSION, StoreError
@@ -54,10 +55,11 @@ def undisturbed(tmp_path_factory):
 
 
 def resumes(folder, undisturbed):
-    store = planned(folder, trials())
+    """Running `trials()` again ends at the undisturbed rows and curves, whatever else the store holds."""
+    store, few = planned(folder, trials()), [trial.id for trial in trials()]
     runner.run(trials(), store, "cpu", 1)
-    pd.testing.assert_frame_equal(numbers(store), undisturbed[0])
-    pd.testing.assert_frame_equal(store.curves(), undisturbed[1])
+    for found, expected in zip((numbers(store), store.curves()), undisturbed, strict=True):
+        pd.testing.assert_frame_equal(found[found["id"].isin(few)].reset_index(drop=True), expected, check_dtype=False)
 
 
 # Kills and signals
@@ -115,8 +117,10 @@ def test_a_signal_ends_a_sweep_in_one_sentence(tmp_path, sent, times, code):
     assert "Traceback" not in errors
     if times == 1:
         assert errors.count("headcount: stopped; what was finished is stored, the same command resumes") == 1
-    store = Store(tmp_path)
-    store.release_dead()
+    store, deadline = Store(tmp_path), time.time() + 10
+    if times == 2:
+        while "running" in set(store.rows()["status"]) and time.time() < deadline:
+            store.release_dead()
     assert set(store.rows()["status"]) == {"planned"}
 
 
@@ -165,7 +169,7 @@ def test_a_log_cut_at_any_length_holds_a_prefix_and_resumes(tmp_path, undisturbe
     assert len(seen) >= 3
 
 
-def damaged(folder, undisturbed):
+def damaged(folder):
     """A finished store of many trials, with pages of the curves overwritten."""
     many = trials(heads=range(1, 9), seeds=8, steps=2, evaluations=1) + trials()
     store = planned(folder, many)
@@ -179,13 +183,11 @@ def damaged(folder, undisturbed):
     return many, bytes(data)
 
 
-def test_a_damaged_store_is_named_kept_and_recovered(tmp_path, undisturbed, capsys, monkeypatch):
-    many, data = damaged(tmp_path, undisturbed)
-    with pytest.raises(StoreError, match="damaged.*runs recover"):
-        Store(tmp_path).curves(), Store(tmp_path).rows()
+def test_a_damaged_store_is_named_kept_and_recovered(tmp_path, undisturbed):
+    many, data = damaged(tmp_path)
+    with pytest.raises(StoreError, match=r"damaged.*runs recover"):
+        Store(tmp_path).curves()
     assert (tmp_path / FILE_NAME).read_bytes() == data
-    monkeypatch.setattr(sys, "argv", ["headcount", "runs", "recover", "--results", str(tmp_path)])
-    cli.main() if cli.app is None else None
     said = api.recover(tmp_path)
     assert (tmp_path / f"{FILE_NAME}.damaged-1").read_bytes() == data
     store = Store(tmp_path, create=False)
@@ -199,9 +201,7 @@ def test_a_damaged_store_is_named_kept_and_recovered(tmp_path, undisturbed, caps
     after = store.rows()
     assert set(after["status"]) == {"done"}
     assert kept.items() <= after.set_index("id")["finished_at"].to_dict().items()
-    few = {trial.id for trial in trials()}
-    chosen = numbers(store)
-    pd.testing.assert_frame_equal(chosen[chosen["id"].isin(few)].reset_index(drop=True), undisturbed[0])
+    resumes(tmp_path, undisturbed)
     with pytest.raises(BadInput, match="is in order"):
         api.recover(tmp_path)
 
@@ -218,10 +218,10 @@ def test_a_file_without_a_readable_page_is_refused_and_kept(tmp_path):
 
 
 @pytest.fixture
-def disk(tmp_path):
+def disk():
     """A small disk of its own: a function that mounts it with some options, again and again."""
-    place = tmp_path / "disk"
-    place.mkdir()
+    # Not below tmp_path: pytest could not clean that up if this process were killed.
+    place = Path(tempfile.mkdtemp(prefix="headcount-disk-"))
 
     def mount(options):
         again = "remount," if os.path.ismount(place) else ""
@@ -231,25 +231,24 @@ def disk(tmp_path):
         return place
 
     yield mount
-    subprocess.run(["umount", str(place)], capture_output=True)
+    subprocess.run(["umount", "-l", str(place)], capture_output=True)
+    place.rmdir()
 
 
 def test_a_full_disk_is_one_sentence_and_the_rest_resumes(disk, undisturbed, tmp_path):
-    folder = disk("size=160k")
-    runner_store = planned(folder, trials())
-    with pytest.raises(StoreError, match="no space left.*resumes") as stop:
-        for number in range(100):
-            (folder / f"filler-{number}").write_bytes(bytes(4096))
-            runner.run(trials(), runner_store, "cpu", 1)
-            runner_store.retry_failed()
-            runner_store._database.execute("UPDATE trials SET status = 'planned'")
+    many = trials(heads=range(1, 9), seeds=4, steps=2) + trials()
+    folder = disk("size=320k")
+    store = planned(folder, many)
+    with pytest.raises(StoreError, match=r"no space left.*resumes") as stop:
+        runner.run(many, store, "cpu", 1)
     assert "\n" not in str(stop.value)
-    runner_store.close()
+    store.close()
     disk("size=4m")
     store = Store(folder)
     rows = store.rows()
-    finished = rows[rows["status"] == "done"]["id"]
-    assert set(store.curves()["id"]) >= set(finished)
+    finished = set(rows[rows["status"] == "done"]["id"])
+    assert 0 < len(finished) < len(many)
+    assert set(store.curves()["id"]) == finished
     store.close()
     resumes(folder, undisturbed)
 
@@ -259,7 +258,7 @@ def test_a_folder_that_may_not_be_written_is_one_sentence(disk):
     planned(folder, trials()).close()
     before = (folder / FILE_NAME).read_bytes()
     disk("ro")
-    with pytest.raises(StoreError, match="may not be written|cannot be opened"):
+    with pytest.raises(StoreError, match=r"may not be written|cannot be opened"):
         planned(folder, trials())
     assert (folder / FILE_NAME).read_bytes() == before
 
@@ -275,13 +274,12 @@ cli.main()
 def test_a_disk_error_is_one_sentence_and_the_rest_resumes(tmp_path):
     words = ["sweep", "polynomial", "--k", "1:2", "--heads", "1:4", "--tokens", "5", "--seeds", "2", "--workers", "1",
              "--set", "training.steps=20", "--set", "training.test_examples=32"]  # fmt: skip
-    command = [sys.executable, "-c", LIMITED, "90000", *words, "--results", str(tmp_path)]
+    command = [sys.executable, "-c", LIMITED, "200000", *words, "--results", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "the disk reports an error" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
-    rows = Store(tmp_path).rows()
-    assert "running" not in set(rows["status"]) - {"running"}
+    assert 0 < len(Store(tmp_path).curves()["id"].unique()) < 32
     command[3] = str(2**30)
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

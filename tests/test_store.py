@@ -12,7 +12,8 @@ import pytest
 
 from headcount.config import BadInput
 from headcount.experiments import Store, attempt, processes, runner
-from headcount.experiments.store import CLAIM_SECONDS, FILE_NAME
+from headcount.experiments import store as store_module
+from headcount.experiments.store import FILE_NAME
 from headcount.experiments.sweep import Sweep
 from headcount.experiments.training import Outcome
 
@@ -148,7 +149,7 @@ def test_exceptions_are_rows_with_their_traceback(tmp_path, monkeypatch):
     assert set(store.rows()["status"]) == {"done"}
 
 
-def test_claims_keep_processes_apart_and_expire(tmp_path):
+def test_claims_keep_processes_apart_and_expire(tmp_path, monkeypatch):
     trials = small_trials()
     ids = [trial.id for trial in trials]
     mine, other = Store(tmp_path), Store(tmp_path)
@@ -158,7 +159,8 @@ def test_claims_keep_processes_apart_and_expire(tmp_path):
     assert other.claim(ids) == ids[2:]
     mine.owner = "third:1:b"
     assert mine.claim(ids) == []
-    mine._database.execute("UPDATE trials SET heartbeat = heartbeat - ?", (CLAIM_SECONDS + 1,))
+    monkeypatch.setattr(store_module, "CLAIM_SECONDS", 0.01)
+    time.sleep(0.05)
     assert mine.claim(ids) == ids[2:], "a live process of this host keeps its claims, however long it is silent"
 
 
@@ -172,6 +174,25 @@ def test_dead_process_on_this_host_loses_its_claim_at_once(tmp_path):
     store.claim([trials[0].id])
     store.owner = mine
     assert store.claim([trials[0].id]) == [trials[0].id]
+
+
+def test_a_process_number_in_other_hands_keeps_no_claim(tmp_path):
+    trials, store = small_trials(), Store(tmp_path)
+    store.plan(trials, "s")
+    mine, host = store.owner, store.owner.rsplit(":", 2)[0]
+    store.owner = f"{host}:{os.getpid()}:before-restart"
+    store.claim([trials[0].id])
+    store.owner = mine
+    assert store.claim([trials[0].id]) == []
+    store._database.execute("UPDATE trials SET heartbeat = heartbeat - 1e6")
+    assert store.claim([trials[0].id]) == [trials[0].id], "claimed long before this process began"
+    zombie = subprocess.Popen([sys.executable, "-c", "pass"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    store.owner = f"{host}:{zombie.pid}:dead"
+    store.claim([trials[1].id])
+    store.owner = mine
+    assert store.claim([trials[1].id]) == [trials[1].id], "dead, though nobody has collected it"
+    zombie.wait()
 
 
 def test_outcome_curve_and_status_are_one_transaction(tmp_path):

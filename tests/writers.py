@@ -6,18 +6,16 @@ is tested is the store under contention. Every process trains in a way that can 
 
 import argparse
 import collections
-import contextlib
+import itertools
 import multiprocessing
 import os
 import random
 import signal
-import sqlite3
 import tempfile
 import time
 from pathlib import Path
 
 from headcount.experiments import Store, Sweep, attempt, runner
-from headcount.experiments.store import FILE_NAME
 from headcount.experiments.training import Outcome, Point
 
 
@@ -33,17 +31,29 @@ def grid(count):
     ).trials()[:count]
 
 
-def instead_of_training(group, device, on_step):
-    time.sleep(0.002)
-    return [
-        Outcome("done", error=int(trial.id, 16) / 16**16, last_step=2, weight_norm=os.getpid(), curve=[Point(2, 0.5, 0.5)])
-        for trial in group
-    ]  # fmt: skip
+def instead_of_training(dies_at):
+    """A result at once; the process dies in its group number `dies_at`, which it has claimed and not written."""
+    groups = itertools.count(1)
+
+    def train(group, device, on_step):
+        if next(groups) == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.01)
+        return [
+            Outcome("done", error=number_of(trial.id), last_step=2, weight_norm=os.getpid(), curve=[Point(2, 0.5, 0.5)])
+            for trial in group
+        ]
+
+    return train
 
 
-def write(folder, trials, seed, failures):
+def number_of(key):
+    return int(key, 16) / 16**16
+
+
+def write(folder, trials, seed, dies_at, failures):
     """What one process does: its trials in an order of its own."""
-    attempt.train = instead_of_training
+    attempt.train = instead_of_training(dies_at)
     try:
         random.Random(seed).shuffle(trials)
         store = Store(folder)
@@ -54,14 +64,8 @@ def write(folder, trials, seed, failures):
         raise
 
 
-def written_by(pid, folder):
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(folder / FILE_NAME)) as database:
-        return database.execute("SELECT COUNT(*) FROM results WHERE weight_norm = ?", (pid,)).fetchone()[0]
-    return 0
-
-
 def run_writers(count, processes, folder, seed=0):
-    """Run `count` trials by `processes` processes that share three quarters of them; kill one, start it again.
+    """Run `count` trials by `processes` processes that share three quarters of them; one of them dies, and another run ends what is left.
 
     Returns:
         Counter of trials by the process that wrote them, and what went wrong: list of str.
@@ -73,26 +77,26 @@ def run_writers(count, processes, folder, seed=0):
         [trial for i, trial in enumerate(trials) if i % processes != (part + 1) % processes]
         for part in range(processes)
     ]
-    made = [context.Process(target=write, args=(folder, parts[i], i, failures)) for i in range(processes)]
+    deaths = [choice.randint(2, 5)] + [0] * (processes - 1)
+    made = [context.Process(target=write, args=(folder, parts[i], i, deaths[i], failures)) for i in range(processes)]
     for process in made:
         process.start()
-    while made[0].is_alive() and written_by(made[0].pid, folder) < choice.uniform(0.05, 0.2) * count:
-        time.sleep(0.01)
-    os.kill(made[0].pid, signal.SIGKILL)
     for process in made:
         process.join()
-    made.append(context.Process(target=write, args=(folder, trials, processes, failures)))
+    made.append(context.Process(target=write, args=(folder, trials, processes, 0, failures)))
     made[-1].start()
     made[-1].join()
     wrong = []
     while not failures.empty():
         wrong.append(failures.get())
+    if made[0].exitcode != -signal.SIGKILL:
+        wrong.append("the process that was to die had ended before")
     wrong += [f"exit code {one.exitcode}" for one in made[1:] if one.exitcode]
     store = Store(folder)
     rows, curves = store.rows(), store.curves()
     if sorted(rows["id"]) != sorted(trial.id for trial in trials) or set(rows["status"]) != {"done"}:
         wrong.append(f"{len(rows)} rows of {len(trials)} trials: {dict(rows['status'].value_counts())}")
-    if any(rows["error"] != [int(key, 16) / 16**16 for key in rows["id"]]):
+    if any(rows["error"] != [number_of(key) for key in rows["id"]]):
         wrong.append("a row has the numbers of another trial")
     if sorted(curves["id"]) != sorted(rows["id"]):
         wrong.append(f"{len(curves)} points of curves, one for each of {len(rows)} trials expected")

@@ -15,8 +15,8 @@ from headcount.config import BadInput
 from headcount.experiments.store import FILE_NAME, Store, abandoned
 from headcount.experiments.trial import Trial
 
-LAST_ROW = 2**40
-"""No table has a row number as large as this."""
+SMALLEST_ROW = 64
+"""Bytes; with the size of the file this bounds the row numbers to look for."""
 
 SIDE_FILES = ("", "-wal", "-shm")
 
@@ -113,7 +113,13 @@ def _alive(trial: Row) -> bool:
 
 def _rows(old: sqlite3.Connection, table: str) -> Iterator[Row]:
     """The rows of a table whose pages can be read: ranges of row numbers that cannot are halved."""
-    waiting = [(0, LAST_ROW)]
+    try:
+        pages, size = (old.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        old.execute(f"SELECT 1 FROM {table} LIMIT 0")
+    except sqlite3.Error:
+        return
+    # Numbers of rows that were retried are not used again.
+    waiting = [(0, 2**20 + pages * size // SMALLEST_ROW)]
     while waiting:
         first, last = waiting.pop()
         try:

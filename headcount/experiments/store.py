@@ -24,6 +24,8 @@ STORE_VERSION = 3
 FILE_NAME = "headcount.sqlite"
 CLAIM_SECONDS = 60.0
 """A claim of another host without a sign of life for this long may be taken over."""
+CLOCK_SECONDS = 5.0
+"""How far the clock may have been set back since a claim, without the process that holds it losing it."""
 BUSY_SECONDS = 60.0
 """How long to wait for another process that writes."""
 
@@ -392,7 +394,8 @@ def _from_version_2(database: sqlite3.Connection) -> None:
 
 
 def abandoned(owner: str | None, heartbeat: float | None) -> bool:
-    """Whether a claim's process is gone: dead on this host, or silent for too long on another."""
+    """Whether a claim's process is gone: dead on this host, or silent for too long on another. A number that the
+    host has given to a younger process since, as after a restart, is not that process."""
     if owner is None or heartbeat is None:
         return True
     host, pid, _ = owner.rsplit(":", 2)
@@ -403,5 +406,15 @@ def abandoned(owner: str | None, heartbeat: float | None) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        return False
-    return False
+        pass
+    return _started(int(pid)) > heartbeat + CLOCK_SECONDS
+
+
+def _started(pid: int) -> float:
+    """When a process began, where Linux tells: infinitely late for one that is dead and not yet collected."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
+    except (OSError, StopIteration):
+        return float("-inf")
+    return float("inf") if state == "Z" else int(boot.split()[1]) + int(fields[18]) / os.sysconf("SC_CLK_TCK")
