@@ -131,33 +131,32 @@ def _parse_value(text: str) -> Any:
 @contextlib.contextmanager
 def _progress() -> Iterator[api.Progress]:
     """Show how far long work is, and end it in one sentence when interrupted or told to end."""
+    received: list[int] = []
     try:
-        with _stoppable(), _bar() as progress:
+        with _stoppable(received), _bar() as progress:
             yield progress
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         print("headcount: stopped; what was finished is stored, the same command resumes", file=sys.stderr)
-        raise SystemExit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
+        raise SystemExit(128 + received[0]) from None
 
 
 @contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
+def _stoppable(received: list[int]) -> Iterator[None]:
     """Ctrl-C and SIGTERM give back what is claimed and end; a second one ends at once, without that."""
-    asked = False
 
     def stop(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
+        received.append(number)
+        if len(received) > 1:
             for worker in multiprocessing.active_children():
                 worker.kill()
             os._exit(128 + number)
-        asked = True
-        raise KeyboardInterrupt(number)
+        raise KeyboardInterrupt
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        if not asked:
+        if not received:
             for number, handler in before.items():
                 signal.signal(number, handler)
 

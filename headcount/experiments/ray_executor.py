@@ -120,17 +120,23 @@ def run_on_ray(
         raise BadInput("workers are of a cluster that is started here; an existing one has the size it has")
     if not waiting:
         return 0
-    with _connected(cluster, workers):
+    with _connected(cluster, workers) as own:
         driver = _Driver(waiting, store, where, cluster, timeout)
         try:
             return driver.run(tell, fail_fast)
         finally:
-            driver.close()
+            store.release()
+            if not own:
+                driver.cancel()
 
 
 @contextlib.contextmanager
-def _connected(cluster: RayCluster, workers: int | None) -> Iterator[None]:
-    """A connection to the cluster; one that the calling program has made before is used and left as it is."""
+def _connected(cluster: RayCluster, workers: int | None) -> Iterator[bool]:
+    """A connection to the cluster; one that the calling program has made before is used and left as it is.
+
+    Yields:
+        Whether it is our own. Its end is the end of all tasks: to cancel them just before that makes Ray 2.60 abort.
+    """
     if cluster.address is None and "ray" not in sys.modules:
         # Without this switch, which is read when Ray is imported, Ray listens on every network interface.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -141,7 +147,7 @@ def _connected(cluster: RayCluster, workers: int | None) -> Iterator[None]:
     if ray.is_initialized():
         if cluster.address not in (None, "auto"):
             raise BadInput(f"this process is connected to a Ray cluster already, and not to '{cluster.address}'")
-        yield
+        yield False
         return
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if cluster.address is None:
@@ -165,7 +171,7 @@ def _connected(cluster: RayCluster, workers: int | None) -> Iterator[None]:
                 "Ray was imported before and would listen on every network interface; "
                 "start a cluster yourself, and give its address"
             )
-        yield
+        yield True
     finally:
         ray.shutdown()
 
@@ -254,9 +260,8 @@ class _Driver:
                 break
         return self.died
 
-    def close(self) -> None:
-        """Give back what is claimed, and end what still trains."""
-        self.store.release()
+    def cancel(self) -> None:
+        """End what still trains."""
         for reference in self.running:
             self.ray.cancel(reference, force=True)
 
