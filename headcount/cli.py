@@ -137,7 +137,7 @@ def _progress() -> Iterator[api.Progress]:
             yield progress
     except KeyboardInterrupt:
         print("headcount: stopped; what was finished is stored, the same command resumes", file=sys.stderr)
-        raise SystemExit(128 + received[0]) from None
+        raise SystemExit(128 + (received or [signal.SIGINT])[0]) from None
 
 
 @contextlib.contextmanager
