@@ -289,7 +289,7 @@ def final_accuracy(evidence: Evidence) -> Figure:
     figure, axes = plt.subplots(1, 2, figsize=(DOUBLE, 3.0))
     for axis, (hops, rows) in zip(axes, found.items(), strict=True):
         if rows.empty:
-            say(axis, f"{TITLES[hops]}: no rows yet, run\nheadcount sweep relation --set task.hops={hops}")
+            say(axis, f"{TITLES[hops]}: no rows yet, run\nheadcount sweep relation\n--preset quick")
             continue
         task = evidence.task_of(rows["id"].iloc[0])
         floors = shortcut_floors(task).values()
