@@ -255,7 +255,8 @@ def test_curves_of_every_split_on_request():
     plain, full = train([relation()], CPU)[0], train([relation(curves="all")], CPU)[0]
     assert all(point.train_error is None and point.test_error is None for point in plain.curve)
     assert [point[:3] for point in full.curve] == [point[:3] for point in plain.curve]
-    assert full.curve[-1].test_error == full.error
+    wide = train([relation(curves="all", validation_examples=32)], CPU)[0]
+    assert wide.curve[-1].test_error == wide.error
     assert all(0 < point.train_error <= 1 for point in full.curve)
 
 

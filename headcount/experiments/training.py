@@ -224,9 +224,8 @@ class _Stack:
         others: list[Tensor | None] = [None, None]
         if self.config.curves == "all":
             assert self.data.latest is not None
-            seen = self.data.latest[0][:, : self.config.validation_examples]
-            wanted = self.data.latest[1][:, : self.config.validation_examples]
-            others = [self._error((seen, wanted)), self._error(self.test)]
+            few = self.config.validation_examples
+            others = [self._error((x[:, :few], y[:, :few])) for x, y in (self.data.latest, self.test)]
         for place, member in enumerate(members.tolist()):
             more = [None if other is None else float(other[place]) for other in others]
             self.curves[member].append(Point(step, float(losses[place]), float(error[place]), *more))

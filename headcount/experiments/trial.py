@@ -37,8 +37,8 @@ class TrainingConfig(Config):
         dtype: arithmetic of model and loss.
         evaluations: how often the validation error is measured, evenly spaced over `steps`.
         patience: evaluations without a new least validation error after which a model stops; None for never.
-        curves: what an evaluation measures: the validation error, or those of training (on as many examples as
-            validation has, of the training set or the latest fresh ones) and test as well.
+        curves: what an evaluation measures: the validation error, or those of training (of the training set or the
+            latest fresh examples) and test as well, each on as many examples as validation has at most.
         validation_examples, test_examples: sizes of the two held-out samples. The best weights are
             chosen on the first; errors are reported on the second.
     """
