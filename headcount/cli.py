@@ -21,6 +21,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from headcount import api
 from headcount.config import BadInput, choose
@@ -63,7 +64,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machine
 
 def _console() -> Console:
     # Without a terminal rich assumes 80 columns and cuts; files and pipes take long lines.
-    return Console() if sys.stdout.isatty() else Console(width=160, soft_wrap=True)
+    # Cells hold what users name; [ in it is no markup.
+    return Console(markup=False) if sys.stdout.isatty() else Console(width=160, soft_wrap=True, markup=False)
 
 
 def main() -> None:
@@ -217,7 +219,8 @@ def _print_findings(findings: list[tuple[Claim, Finding]]) -> None:
     for claim, finding in findings:
         colour = colours.get(str(finding.verdict), "default")
         corrected = f"; corrected form {finding.corrected}" if finding.corrected else ""
-        table.add_row(claim.id, finding.predicted, finding.measured, f"[{colour}]{finding.verdict}[/]{corrected}")
+        verdict = Text.assemble((str(finding.verdict), colour), corrected)
+        table.add_row(claim.id, finding.predicted, finding.measured, verdict)
     _console().print(table)
 
 

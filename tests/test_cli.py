@@ -419,3 +419,12 @@ def test_a_task_with_discrete_answers_is_swept_and_reported_beside_its_floors(mo
 def test_huge_ranges_are_refused():
     with pytest.raises(BadInput, match="at most 10,000"):
         cli.parse_values("1:1000000000")
+
+
+def test_what_a_file_says_is_no_markup(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "qa1_odd.txt"
+    path.write_text("1 ][/John went to the hallway.\n2 Where is John? \thallway\t1\n", encoding="utf-8")
+    code, output, errors = run(monkeypatch, capsys, "babi", "check", path)
+    assert code in (0, 1, 2), errors
+    assert "Traceback" not in errors
+    assert "][/John" in output + errors
