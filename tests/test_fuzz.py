@@ -5,6 +5,7 @@ HEADCOUNT_FUZZ=100000 runs that many inputs, shared out among the tests; a short
 
 import io
 import os
+import random
 import sqlite3
 import string
 import sys
@@ -261,13 +262,32 @@ def test_story_files(tmp_path_factory, data):
     typed(["babi", data.draw(st.sampled_from(("read", "check"))), str(path)])
 
 
+def damaged_by(chance, original):
+    """As `damaged`, at places that a random.Random chooses: a store is too long for Hypothesis to keep track of."""
+    raw = bytearray(original)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(max(len(raw), 1))
+        kind = chance.choice(("set", "cut", "put", "end"))
+        if kind == "set" and raw:
+            raw[at] = chance.randrange(256)
+        elif kind == "cut":
+            del raw[at : at + chance.randint(1, 40)]
+        elif kind == "put":
+            raw[at:at] = chance.randbytes(8)
+        else:
+            del raw[at:]
+    return bytes(raw)
+
+
+STORE_COMMANDS = (["runs"], ["export", "--format", "csv"], ["claims"], ["figures", "heads-k"])
+
+
 @share(0.02)
-@given(data=st.data())
-def test_store_files(store_bytes, tmp_path_factory, data):
+@given(seed=st.integers(0, 2**32), command=st.sampled_from(STORE_COMMANDS))
+def test_store_files(store_bytes, tmp_path_factory, seed, command):
     folder = tmp_path_factory.mktemp("damaged")
-    raw = data.draw(damaged(store_bytes) | st.binary(max_size=60))
+    raw = damaged_by(random.Random(seed), store_bytes)
     (folder / FILE_NAME).write_bytes(raw)
-    command = data.draw(st.sampled_from((["runs"], ["export", "--format", "csv"], ["claims"], ["figures", "heads-k"])))
     if typed([*command, "--results", str(folder)]) == 2:
         # What cannot be read is left as it is; SQLite itself makes an empty file a new store.
         assert (folder / FILE_NAME).read_bytes() == raw or len(raw) < 100

@@ -115,11 +115,12 @@ class Store:
         """Say in one sentence what is wrong with the file."""
         try:
             yield
-        except (sqlite3.Error, pd.errors.DatabaseError) as error:
-            cause = error if isinstance(error, sqlite3.Error) else error.__cause__
-            advice = _ADVICE.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF)
-            if advice is None:
-                raise
+        except (sqlite3.Error, pd.errors.DatabaseError, UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
+            cause = error if isinstance(error, sqlite3.Error) else error.__cause__ or error
+            if isinstance(cause, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.InterfaceError):
+                raise  # a fault of this program
+            # Text that is none, or a table that lost its columns, are damage too.
+            advice = _ADVICE.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, _ADVICE[sqlite3.SQLITE_CORRUPT])
             raise StoreError(f"'{self.path}' cannot be used as a store: {advice} ({cause})") from None
 
     def _write_ahead(self) -> None:
@@ -146,7 +147,10 @@ class Store:
                 database.execute("INSERT INTO meta VALUES ('version', ?)", (str(STORE_VERSION),))
             elif "meta" not in tables:
                 raise StoreError(f"'{self.path}' is a database, but not a store of this program")
-            version = int(database.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0])
+            row = database.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
+            if row is None or not str(row[0]).isdecimal():
+                raise sqlite3.DatabaseError("no version number")
+            version = int(row[0])
         if version > STORE_VERSION:
             raise StoreError(
                 f"'{self.path}' is a store of version {version}, this program reads version {STORE_VERSION};"
@@ -332,7 +336,8 @@ class Store:
         """Every trial by id."""
         with self._plainly():
             rows = self._database.execute("SELECT id, config FROM trials").fetchall()
-        return {key: Trial.from_json(config) for key, config in rows}
+        with self._plainly():
+            return {key: Trial.from_json(config) for key, config in rows}
 
     def rows(self) -> pd.DataFrame:
         """One row a trial: id, sweep, status, every configuration field under its dotted name
@@ -342,7 +347,8 @@ class Store:
             " ORDER BY t.planned_at, t.rowid"
         )
         table = table.loc[:, ~table.columns.duplicated()]
-        fields = pd.DataFrame([flatten(json.loads(config)) for config in table["config"]], index=table.index)
+        with self._plainly():
+            fields = pd.DataFrame([flatten(json.loads(config)) for config in table["config"]], index=table.index)
         numbers = table.drop(columns=["id", "sweep", "status", "config"])
         return pd.concat([table[["id", "sweep", "status"]], fields, numbers], axis=1)
 
