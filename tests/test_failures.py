@@ -32,6 +32,12 @@ def trials(heads=(1,), seeds=4, steps=2, **training):
     ).trials()
 
 
+def fails_with_seed_2(group, device, on_step):
+    if any(trial.seed == 2 for trial in group):
+        raise ZeroDivisionError("seed 2")
+    return train(group, device, on_step)
+
+
 def planned(folder, chosen):
     store = Store(folder)
     store.plan(chosen, "s")
@@ -59,12 +65,7 @@ def test_causes():
 
 
 def test_one_bad_trial_does_not_take_its_stack_mates(tmp_path, monkeypatch):
-    def bad_seed(group, device, on_step):
-        if any(trial.seed == 2 for trial in group):
-            raise ZeroDivisionError("seed 2")
-        return train(group, device, on_step)
-
-    monkeypatch.setattr(attempt, "train", bad_seed)
+    monkeypatch.setattr(attempt, "train", fails_with_seed_2)
     store = planned(tmp_path, trials())
     report = runner.run(trials(), store, "cpu", 1)
     assert by_seed(store, "status") == ["done", "done", "failed", "done"]
@@ -139,12 +140,7 @@ def test_a_store_that_cannot_be_written_stops_the_run_in_one_sentence(tmp_path, 
 
 
 def test_runs_are_shown_and_retried(tmp_path, monkeypatch):
-    def bad_seed(group, device, on_step):
-        if any(trial.seed == 2 for trial in group):
-            raise ZeroDivisionError("seed 2")
-        return train(group, device, on_step)
-
-    monkeypatch.setattr(attempt, "train", bad_seed)
+    monkeypatch.setattr(attempt, "train", fails_with_seed_2)
     store = planned(tmp_path, trials())
     runner.run(trials(), store, "cpu", 1)
     results = Results(tmp_path)

@@ -336,7 +336,6 @@ class Store:
         """Every trial by id."""
         with self._plainly():
             rows = self._database.execute("SELECT id, config FROM trials").fetchall()
-        with self._plainly():
             return {key: Trial.from_json(config) for key, config in rows}
 
     def rows(self) -> pd.DataFrame:
