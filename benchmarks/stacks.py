@@ -105,8 +105,7 @@ class Stacked:
         self.ensemble = build_ensemble(members[0].build_model, starts).to(device, torch.float32)
         self.inputs, self.targets = batches(members, device)
         self.theta = self.ensemble.theta.detach()
-        rates = torch.full((len(members),), RATE, device=device)
-        self.optimiser = StackedAdam(self.theta, rates, torch.zeros_like(rates))
+        self.optimiser = StackedAdam(self.theta, [RATE] * len(members), [0.0] * len(members))
         self.program = recorded_gradients(self.ensemble, self.task, self.theta, self.inputs[0], self.targets[0])
 
     def train(self, rounds: int) -> np.ndarray:

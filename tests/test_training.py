@@ -36,12 +36,12 @@ def numbers(outcome):
 def test_stacked_adam_is_torch_adamw_with_a_rate_for_every_row(decay):
     generator = torch.Generator().manual_seed(0)
     theta = torch.randn(3, 7, generator=generator, dtype=torch.float64).requires_grad_()
-    rates = torch.tensor([0.1, 0.02, 0.003], dtype=torch.float64)
+    rates = [0.1, 0.02, 0.003]
     alone = [theta.detach()[i].clone().requires_grad_() for i in range(3)]
     theirs = [
-        torch.optim.AdamW([row], lr=float(rate), weight_decay=decay) for row, rate in zip(alone, rates, strict=True)
+        torch.optim.AdamW([row], lr=rate, weight_decay=decay) for row, rate in zip(alone, rates, strict=True)
     ]
-    ours = StackedAdam(theta, rates, torch.full((3,), decay, dtype=torch.float64))
+    ours = StackedAdam(theta, rates, [decay] * 3)
     for _ in range(20):
         ours.step(*torch.autograd.grad((theta - 1).pow(4).sum(), theta), 1.0)
         for row, optimiser in zip(alone, theirs, strict=True):
@@ -53,7 +53,7 @@ def test_stacked_adam_is_torch_adamw_with_a_rate_for_every_row(decay):
 
 def test_clipping_is_per_model():
     theta = torch.zeros(2, 3, requires_grad=True)
-    optimiser = StackedAdam(theta, torch.ones(2), torch.zeros(2), clip=1.0)
+    optimiser = StackedAdam(theta, [1.0, 1.0], [0.0, 0.0], clip=1.0)
     optimiser.step(torch.tensor([[3.0, 4.0, 0.0], [0.3, 0.4, 0.0]]), 1.0)
     assert torch.allclose(optimiser.mean / 0.1, torch.tensor([[0.6, 0.8, 0.0], [0.3, 0.4, 0.0]]))
 

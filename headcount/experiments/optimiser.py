@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from headcount.experiments.trial import TrainingConfig
 
@@ -23,25 +25,39 @@ def schedule(step: int, config: TrainingConfig) -> float:
 
 
 class StackedAdam:
-    """The update of torch.optim.Adam and AdamW, where row i of `theta` has its own learning rate.
+    """torch.optim's Adam, or AdamW, in its fused form, where row i of `theta` has its own learning rate and decay.
 
-    torch's optimisers take one rate a parameter group, which would cut the stack into pieces.
+    Rows that share both go through the kernel in one call. Each is a tensor of its own there, so that its bits do not
+    depend on its neighbours.
     """
 
     def __init__(
         self,
         theta: Float[Tensor, "members parameters"],
-        rates: Float[Tensor, " members"],
-        decays: Float[Tensor, " members"],
+        rates: Sequence[float],
+        decays: Sequence[float],
         clip: float | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,
     ) -> None:
-        self.theta, self.rates, self.decays, self.clip = theta, rates[:, None], decays[:, None], clip
-        self.betas, self.epsilon, self.steps = betas, epsilon, 0
-        self.decayed = bool(decays.any())
+        self.theta, self.clip = theta, clip
+        self.betas, self.epsilon = betas, epsilon
         self.mean = torch.zeros_like(theta)
         self.square = torch.zeros_like(theta)
+        self.steps = torch.zeros(len(theta), device=theta.device)
+        self.settings = list(zip(rates, decays, strict=True))
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Which rows are updated together; gradients come as a new tensor each time, the rest stays in place."""
+        together: dict[tuple[float, float], list[int]] = {}
+        for row, setting in enumerate(self.settings):
+            together.setdefault(setting, []).append(row)
+        state = [list(tensor.unbind()) for tensor in (self.theta, self.mean, self.square, self.steps)]
+        self.calls = [
+            (rate, decay, rows, [[tensors[row] for row in rows] for tensors in state])
+            for (rate, decay), rows in together.items()
+        ]
 
     @torch.no_grad()
     def step(self, gradient: Float[Tensor, "members parameters"], factor: float) -> None:
@@ -49,19 +65,18 @@ class StackedAdam:
         if self.clip is not None:
             norm = gradient.norm(dim=1, keepdim=True)
             gradient = gradient * (self.clip / norm.clamp_min(1e-12)).clamp_max(1.0)
-        self.steps += 1
+        gradients = gradient.unbind()
         first, second = self.betas
-        self.mean.lerp_(gradient, 1 - first)
-        self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        scale = self.square.sqrt().mul_((1 - second**self.steps) ** -0.5).add_(self.epsilon)
-        rates = self.rates * factor
-        if self.decayed:
-            self.theta.mul_(1 - rates * self.decays)
-        # One product for the whole stack: rates differ by row, so they cannot be an addcdiv's single number.
-        self.theta.sub_(self.mean.div(scale).mul_(rates / (1 - first**self.steps)))
+        for rate, decay, rows, (theta, mean, square, steps) in self.calls:
+            adamw(
+                theta, [gradients[row] for row in rows], mean, square, [], steps, fused=True, foreach=False,
+                amsgrad=False, beta1=first, beta2=second, lr=rate * factor, weight_decay=decay, eps=self.epsilon,
+                maximize=False,
+            )  # fmt: skip
 
     def keep(self, members: Int[Tensor, " kept"], theta: Float[Tensor, "kept parameters"]) -> None:
         """Go on with some rows only, whose weights are now `theta`."""
         self.theta = theta
-        self.rates, self.decays = self.rates[members], self.decays[members]
-        self.mean, self.square = self.mean[members], self.square[members]
+        self.mean, self.square, self.steps = self.mean[members], self.square[members], self.steps[members]
+        self.settings = [self.settings[member] for member in members.tolist()]
+        self._arrange()

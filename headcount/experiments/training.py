@@ -189,8 +189,8 @@ class _Stack:
         self.select = self._selector(self.members)
         starts = [initial_weights(trial.seed) for trial in trials]
         self.ensemble = build_ensemble(trials[0].build_model, starts).to(device, dtype)
-        per_member = [[trial.training.learning_rate, trial.training.weight_decay] for trial in trials]
-        rates, decays = torch.tensor(per_member, device=device, dtype=dtype).T
+        rates = [trial.training.learning_rate for trial in trials]
+        decays = [trial.training.weight_decay for trial in trials]
         self.theta = self.ensemble.theta.detach()
         self.optimiser = StackedAdam(self.theta, rates, decays, config.clip)
         self.program: Callable[..., tuple[Tensor, ...]] | None = None

@@ -126,19 +126,22 @@ def contract(equation: str, *operands: Tensor) -> Tensor:
     """torch.einsum, two operands at a time in the order that needs the fewest operations at these sizes."""
     parts = list(operands)
     for places, step in _contraction_order(equation, *(tuple(part.shape) for part in operands)):
-        parts.append(torch.einsum(step, *(parts.pop(place) for place in places)))
+        met = torch.einsum(step, *(parts[place] for place in places))
+        parts = [part for place, part in enumerate(parts) if place not in places] + [met]
     return parts[0]
 
 
 @lru_cache(maxsize=4096)
 def _contraction_order(equation: str, *shapes: tuple[int, ...]) -> list[tuple[tuple[int, ...], str]]:
-    """Steps of `contract`: the places of the operands that meet, highest first, and their einsum."""
+    """Steps of `contract`: the places of the operands that meet, and their einsum. What holds the first axis of the
+    result goes first, so that the product lies in memory as it is asked for."""
     path, _ = np.einsum_path(equation, *(np.broadcast_to(0.0, shape) for shape in shapes), optimize=("optimal", 2**62))
     inputs, result = equation.split("->")
     axes, steps = inputs.split(","), []
     for step in path[1:]:
-        places = tuple(sorted(step, reverse=True))
-        meeting = [axes.pop(place) for place in places]
+        places = tuple(sorted(step, key=lambda place: (result[:1] not in axes[place], -place)))
+        meeting = [axes[place] for place in places]
+        axes = [axis for place, axis in enumerate(axes) if place not in places]
         later = set(result).union(*axes)
         left = result if not axes else "".join(axis for axis in dict.fromkeys("".join(meeting)) if axis in later)
         axes.append(left)

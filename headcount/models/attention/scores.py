@@ -15,16 +15,42 @@ from headcount.models.attention.masks import Visibility, over_visible
 Score = Literal["linear", "softmax", "hard"]
 
 
+SHORT = 16
+"""Keys below which, on a CPU, torch's softmax takes several times as long as its parts: it works row by row."""
+
+
 def masked_softmax(
     scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*#batch query key"] | None
 ) -> Float[Tensor, "*batch query key"]:
     """softmax over allowed keys, in float32 at least; a row with no allowed key gives zeros."""
+    wide = _hidden(scores, mask)
+    if wide.shape[-1] < SHORT and wide.device.type == "cpu":
+        powers, total = _powers(wide)
+        weights = powers / total
+    else:
+        weights = wide.softmax(-1)
+    return _without_blind(weights, mask).to(scores.dtype)
+
+
+def _hidden(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """The scores, in float32 at least, pushed out of reach where the mask forbids. By a finite addition: it costs the
+    backward pass nothing, and a row of -inf alone would give NaN, in the gradient even when masked later."""
     wide = scores.float() if scores.dtype.itemsize < 4 else scores
     if mask is None:
-        return wide.softmax(-1).to(scores.dtype)
-    # A finite fill: a row of -inf alone would give NaN, in the gradient even when masked later.
-    weights = wide.masked_fill(~mask, torch.finfo(wide.dtype).min).softmax(-1)
-    return weights.to(scores.dtype).masked_fill(~mask, 0.0)
+        return wide
+    zero = torch.zeros(mask.shape, dtype=wide.dtype, device=wide.device)
+    return wide + zero.masked_fill(~mask, torch.finfo(wide.dtype).min / 2)
+
+
+def _powers(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Numerators and denominators of a softmax. The largest score leaves no trace in them, and so needs no gradient."""
+    powers = (scores - scores.detach().amax(-1, keepdim=True)).exp()
+    return powers, powers.sum(-1, keepdim=True)
+
+
+def _without_blind(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Zeros in rows of queries that may look at nothing."""
+    return rows if mask is None else rows.masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
 
 def attention_weights(
@@ -88,6 +114,17 @@ def softmax_attention_reference(
     return attention_weights(queries, keys, "softmax", inverse_temperature, mask) @ values
 
 
+def _held(queries: Tensor, keys: Tensor, values: Tensor, inverse_temperature: float, mask: Tensor | None) -> Tensor:
+    """The same with as few passes over the weights as there can be: what is small, queries and outputs, is scaled."""
+    scores = _hidden((queries * inverse_temperature) @ keys.transpose(-1, -2), mask)
+    if scores.shape[-1] < SHORT:
+        powers, total = _powers(scores)
+        outputs = powers.to(values.dtype) @ values / total.to(values.dtype)
+    else:
+        outputs = scores.softmax(-1).to(values.dtype) @ values
+    return _without_blind(outputs, mask)
+
+
 HELD = 32
 """Keys up to which, on a CPU, holding the N x N weights takes less time than the fused kernel."""
 
@@ -101,12 +138,11 @@ def softmax_attention(
 ) -> Float[Tensor, "batch heads query value_width"]:
     """`softmax_attention_reference`, by the fused kernel, which never holds the weights, where that is faster."""
     if keys.shape[-2] <= HELD and keys.device.type == "cpu":
-        return softmax_attention_reference(queries, keys, values, inverse_temperature, mask)
+        return _held(queries, keys, values, inverse_temperature, mask)
     if mask is None:
         return _fused(queries, keys, values, None, inverse_temperature)
-    some = mask.any(-1, keepdim=True)
-    outputs = _fused(queries, keys, values, mask | ~some, inverse_temperature)
-    return outputs.masked_fill(~some, 0.0)
+    blind = ~mask.any(-1, keepdim=True)
+    return _without_blind(_fused(queries, keys, values, mask | blind, inverse_temperature), mask)
 
 
 def attend(
