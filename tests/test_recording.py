@@ -43,3 +43,28 @@ def test_gradients_are_recorded():
 def test_a_function_that_looks_at_a_value_is_refused():
     with pytest.raises(TypeError, match="cannot follow"):
         record(lambda x: (x * 2 if x.sum() > 0 else x,), torch.ones(2))
+
+
+def test_what_is_written_over_is_read_by_nobody_later():
+    def function(x, y):
+        first = x @ y
+        second = first * 2.0
+        third = y + second.exp().neg()
+        window = second[:2]
+        fourth = third.mul(third.t().contiguous())
+        return first - 1.0, window.sum(0), fourth / 3.0, third
+
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(4, 4, generator=generator) for _ in range(2))
+    kept = x.clone(), y.clone()
+    program = record(function, torch.zeros(4, 4), torch.ones(4, 4))
+    for _ in range(2):
+        assert all(torch.equal(ours, plain) for ours, plain in zip(program(x, y), function(x, y), strict=True))
+        assert torch.equal(x, kept[0])
+        assert torch.equal(y, kept[1])
+    peaks = []
+    for run in (program, function):
+        with torch.profiler.profile(profile_memory=True) as profile:
+            run(x, y)
+        peaks.append(sum(max(event.self_cpu_memory_usage, 0) for event in profile.events()))
+    assert peaks[0] < peaks[1]

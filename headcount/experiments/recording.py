@@ -28,21 +28,23 @@ class _Recorder(TorchDispatchMode):
     def __init__(self, inputs: tuple[Tensor, ...]) -> None:
         super().__init__()
         self.graph, self.constants = Graph(), torch.nn.Module()
-        self.seen = [*inputs]
-        self.nodes = {id(tensor): self.graph.placeholder(f"input_{i}") for i, tensor in enumerate(inputs)}
+        self.nodes: dict[int, Node] = {}
+        self.tensors: dict[Node, Tensor] = {}
         self.bases: dict[int, Node] = {}
+        for i, tensor in enumerate(inputs):
+            self._name(tensor, self.graph.placeholder(f"input_{i}"))
 
     def node(self, tensor: Tensor) -> Node:
         """The node that computes `tensor`; one that nobody computed here is a constant."""
         if id(tensor) not in self.nodes:
-            name = f"constant_{len(self.seen)}"
+            name = f"constant_{len(self.tensors)}"
             self.constants.register_buffer(name, tensor.detach())
             self._name(tensor, self.graph.get_attr(name))
         return self.nodes[id(tensor)]
 
     def _name(self, tensor: Tensor, node: Node) -> None:
-        # Kept alive: an id must not be given to another tensor.
-        self.seen.append(tensor)
+        # Kept alive: neither an id nor a storage must be given to another tensor.
+        self.tensors[node] = tensor
         self.nodes[id(tensor)] = node
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -77,6 +79,48 @@ class _Recorder(TorchDispatchMode):
             self.bases[id(tensor)] = node
 
 
+aten = torch.ops.aten
+IN_PLACE: dict[Any, Any] = {
+    aten.add.Tensor: aten.add_.Tensor,
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.mul.Scalar: aten.mul_.Scalar,
+    aten.div.Tensor: aten.div_.Tensor,
+    aten.neg.default: aten.neg_.default,
+    aten.exp.default: aten.exp_.default,
+    aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
+}
+"""Operations element by element, and their forms that write over the first argument."""
+
+
+def _write_over(graph: Graph, tensors: dict[Node, Tensor]) -> None:
+    """Let an operation write over an argument that nobody reads later: half of the time of a small model goes into
+    moving numbers. The numbers stay the same ones."""
+    storage = {node: tensor.untyped_storage().data_ptr() for node, tensor in tensors.items()}
+    taken = {storage[node] for node in tensors if node.op in ("placeholder", "get_attr")}
+    last = {storage[read]: node for node in graph.nodes for read in node.all_input_nodes if read in storage}
+
+    def free(argument: Any, node: Node) -> bool:
+        if argument not in tensors or storage[argument] in taken or last[storage[argument]] is not node:
+            return False
+        old, new = (
+            (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+            for tensor in (tensors[argument], tensors[node])
+        )
+        return old == new and sum(storage[read] == storage[argument] for read in node.all_input_nodes) == 1
+
+    for node in graph.nodes:
+        if node.target in IN_PLACE:
+            commutes = node.target in (aten.add.Tensor, aten.mul.Tensor) and not node.kwargs
+            if commutes and not free(node.args[0], node) and free(node.args[1], node):
+                node.args = node.args[::-1]
+            if free(node.args[0], node):
+                node.target = IN_PLACE[node.target]
+        elif node.target is aten.gelu_backward.default and free(node.args[0], node):
+            node.target = aten.gelu_backward.grad_input
+            node.kwargs = {**node.kwargs, "grad_input": node.args[0]}
+
+
 def record(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> Callable[..., tuple[Tensor, ...]]:
     """`function` as a flat list of operations: the same ones in the same order, and so the same bits.
 
@@ -92,6 +136,7 @@ def record(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> Call
         outputs = function(*inputs)
     recorder.graph.output(tuple(recorder.node(output) for output in outputs))
     recorder.graph.eliminate_dead_code()
+    _write_over(recorder.graph, recorder.tensors)
     program = GraphModule(recorder.constants, recorder.graph)
 
     @torch.no_grad()
