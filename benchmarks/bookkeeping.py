@@ -10,7 +10,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Options, Row
-from headcount.experiments import Store, Sweep, run
+from headcount.experiments import Execution, Store, Sweep, run
 from headcount.experiments.runner import groups
 from headcount.experiments.store import FILE_NAME
 from headcount.experiments.training import Outcome, Point
@@ -62,7 +62,7 @@ def once(count: int, folder: Path) -> tuple[dict[str, float], int]:
     with watch.stretch("resume"):
         store, trials = Store(folder), sweep.trials()
         store.plan(trials, "fake")
-        report = run(trials, store, workers=1)
+        report = run(trials, store, Execution(workers=1))
     if report.already != count:
         raise RuntimeError(f"{count - report.already} finished trials would run again")
     store.close()

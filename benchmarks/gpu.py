@@ -13,7 +13,7 @@ from benchmarks.matmul import LARGE, flops, operands, step_flops
 from benchmarks.measure import CPU, Options, Row, alternate, medians
 from benchmarks.stacks import BATCHES, MODELS, Stacked, check_agreement, trials
 from headcount import api
-from headcount.experiments import Store, load_preset, run
+from headcount.experiments import Execution, Store, load_preset, run
 
 SHOWN = (
     "polynomial k=25 MHA H=25", "polynomial k=25 IHA H=5", "CPM-3 N=16 MHA H=16", "CPM-3 N=16 IHA H=4",
@@ -143,7 +143,7 @@ def relation(options: Options) -> Iterator[Row]:
         with TemporaryDirectory() as folder, contextlib.closing(Store(folder)) as store:
             store.plan(some, made.name)
             _peak(options.device)
-            report = run(some, store, options.device.type, workers=1)
+            report = run(some, store, Execution(options.device.type, workers=1))
             parameters = int(store.rows()["parameters"].max())
         if report.ran - report.failed != len(some):
             raise RuntimeError(f"sweep '{made.name}': {report.ran - report.failed} of {len(some)} trials ended well")

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headcount.api import Results, reproduce, sweep
     from headcount.config import BadInput
-    from headcount.experiments import RayCluster
+    from headcount.experiments import Execution, RayCluster
 
 __version__ = "0.1.0"
-__all__ = ["BadInput", "RayCluster", "Results", "reproduce", "sweep"]
+__all__ = ["BadInput", "Execution", "RayCluster", "Results", "reproduce", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
     # On demand: a worker process needs neither figures nor statistics, which take as long to load as torch.
     if name not in __all__:
         raise AttributeError(f"module 'headcount' has no attribute '{name}'")
-    from headcount import api
+    from headcount import api, experiments
 
-    return getattr(api, name)
+    return getattr(experiments if hasattr(experiments, name) else api, name)

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from headcount import figures
-from headcount.config import BadInput, choose
+from headcount.config import BadInput, choose, whole_file
 from headcount.experiments import (
     TOLERANCE,
-    RayCluster,
+    Execution,
     Report,
     Store,
     Sweep,
@@ -30,7 +30,6 @@ from headcount.experiments import (
     recovery,
     run,
 )
-from headcount.experiments.store import FILE_NAME
 from headcount.experiments.sweep import defaults
 from headcount.experiments.tracking import TensorBoard
 from headcount.experiments.trial import flatten
@@ -150,7 +149,9 @@ class Results:
             BadInput: if the path cannot be written.
         """
         page = self.folder / "report.html" if path is None else Path(path)
-        write_text(page, pages.render(self.evidence, self.check() if findings is None else findings, self._presets()))
+        with whole_file(page) as file:
+            found = self.check() if findings is None else findings
+            file.write_text(pages.render(self.evidence, found, self._presets()), encoding="utf-8")
         return page
 
     def _presets(self) -> dict[str, str]:
@@ -194,15 +195,11 @@ class Results:
             BadInput: on an unknown format or a path that cannot be written.
         """
         choose(kind, ("csv", "parquet"), "format")
-        temporary = target.with_name(target.name + ".part")
-        try:
+        with whole_file(target) as file:
             if kind == "csv":
-                self.rows.to_csv(temporary, index=False)
+                self.rows.to_csv(file, index=False)
             else:
-                self.rows.to_parquet(temporary, index=False)
-            temporary.replace(target)
-        except OSError as error:
-            raise BadInput(f"'{target}' cannot be written: {error.strerror or error}") from None
+                self.rows.to_parquet(file, index=False)
         return len(self.rows)
 
 
@@ -212,13 +209,8 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         BadInput: if the path cannot be written.
     """
-    temporary = path.with_name(path.name + ".part")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise BadInput(f"'{path}' cannot be written: {error.strerror}") from None
+    with whole_file(path) as file:
+        file.write_text(text, encoding="utf-8")
 
 
 def _unknown_run(run: str) -> Any:
@@ -230,7 +222,7 @@ NOTHING_STORED = Evidence(pd.DataFrame(), _unknown_run, _unknown_run, TOLERANCE)
 
 def _results(folder: str | Path) -> Results | None:
     """The results in a folder, or None where there are none yet."""
-    return Results(folder) if (Path(folder) / FILE_NAME).exists() else None
+    return Results(folder) if Store.is_in(folder) else None
 
 
 def ledger(results: str | Path = "results") -> list[dict[str, Any]]:
@@ -553,28 +545,23 @@ def sweep(
     task: str,
     *,
     results: str | Path = "results",
-    device: str = "auto",
-    workers: int | None = 1,
+    execution: Execution = Execution(workers=1),  # noqa: B008 - frozen
     tolerance: float = TOLERANCE,
     on_progress: Progress = _silent,
     name: str | None = None,
     seeds: int = 3,
     attention: Sequence[str] = ("mha", "iha"),
     heads: Sequence[int] | str = "auto",
-    cluster: RayCluster | None = None,
-    fail_fast: bool = False,
     **fields: Any,
 ) -> Results:
     """Train a grid of models on a task, in the setting of the paper's theorem unless told otherwise.
 
     Args:
         task: name of a task.
-        workers: processes to train in; None for one a core. More than one needs the calling script
-            to be importable (`if __name__ == "__main__":`), as Python's multiprocessing does.
+        execution: where and how to train, in this process if not given. More than one worker needs the calling
+            script to be importable (`if __name__ == "__main__":`), as Python's multiprocessing does.
         seeds: trials at each point of the grid, numbered from 0.
         attention, heads: mechanisms and head counts; "auto" looks around the predicted threshold.
-        cluster: a Ray cluster to train on, whose size takes the place of `workers`.
-        fail_fast: stop at the first trial that fails.
         fields: task fields by name (k=[1, 4, 9]) and others by dotted name with two underscores
             (model__query_width=8, training__steps=[500, 1000]); a list is an axis of the grid.
 
@@ -585,7 +572,7 @@ def sweep(
     for key, value in fields.items():
         grid[key.replace("__", ".") if "__" in key else f"task.{key}"] = value
     made = task_sweep(task, {**grid, "model.attention": list(attention)}, heads, seeds, tolerance, name)
-    run_sweeps([made], results, device, workers if cluster is None else None, on_progress, fail_fast, cluster)
+    run_sweeps([made], results, execution, on_progress)
     return Results(results, tolerance)
 
 
@@ -641,10 +628,12 @@ def recover(results: str | Path) -> str:
 
 
 def run_sweeps(
-    sweeps: Sequence[Sweep], results: str | Path, device: str = "auto", workers: int | None = None,
-    on_progress: Progress = _silent, fail_fast: bool = False, cluster: RayCluster | None = None,
-    timeout: float | None = None, tensorboard: str | Path | None = None,
-) -> Report:  # fmt: skip
+    sweeps: Sequence[Sweep],
+    results: str | Path,
+    execution: Execution = Execution(),  # noqa: B008 - frozen
+    on_progress: Progress = _silent,
+    tensorboard: str | Path | None = None,
+) -> Report:
     """Plan all trials of several sweeps, then run what is missing. Calling again resumes.
 
     Args:
@@ -658,7 +647,7 @@ def run_sweeps(
     trials = list(everything.values())
     tracker = TensorBoard(tensorboard, store, trials) if tensorboard is not None else None
     follow = on_progress if tracker is None else tracker.following(on_progress)
-    report = run(trials, store, device, workers, follow, timeout, fail_fast, cluster)
+    report = run(trials, store, execution, follow)
     if tracker is not None:
         tracker.write()
     return report
@@ -682,12 +671,14 @@ class Reproduction:
 
 
 def reproduce(
-    preset: str = "quick", results: str | Path = "results", device: str = "auto", workers: int | None = None,
-    on_progress: Progress = _silent, fail_fast: bool = False, cluster: RayCluster | None = None,
-) -> Reproduction:  # fmt: skip
+    preset: str = "quick",
+    results: str | Path = "results",
+    execution: Execution = Execution(),  # noqa: B008 - frozen
+    on_progress: Progress = _silent,
+) -> Reproduction:
     """Exact checks, the preset's sweeps, fits, verdicts and figures; writes summary.md and report.html."""
     started = time.perf_counter()
-    report = run_sweeps(load_preset(preset), results, device, workers, on_progress, fail_fast, cluster)
+    report = run_sweeps(load_preset(preset), results, execution, on_progress)
     found = Results(results)
     findings = found.check()
     drawn, _ = found.draw()

@@ -26,7 +26,7 @@ from rich.text import Text
 from headcount import api
 from headcount.config import BadInput, choose
 from headcount.doctor import diagnose
-from headcount.experiments import TOLERANCE, RayCluster, Report, Sweep, load_preset, preset_names
+from headcount.experiments import TOLERANCE, Execution, RayCluster, Report, Sweep, load_preset, preset_names
 from headcount.experiments.sweep import WINDOWS, set_field
 from headcount.tasks import TASKS
 from headcount.theory.claims import LEDGER, Claim, Finding
@@ -44,6 +44,9 @@ trials or worker processes that failed."""
 ResultsOption = Annotated[str, typer.Option("--results", help="Folder of the store, figures and summary.")]
 WorkersOption = Annotated[int | None, typer.Option("--workers", help="Processes; one a core if not given.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto.")]
+CompileOption = Annotated[
+    bool, typer.Option("--compile", help="Fuse steps with torch.compile; pays where a group trains for minutes.")
+]
 ExecutorOption = Annotated[
     str, typer.Option("--executor", help="local, or ray: processes of this machine, or a Ray cluster.")
 ]
@@ -252,6 +255,7 @@ def sweep(
     cpus_per_group: CpusOption = None,
     gpus_per_group: GpusOption = None,
     fail_fast: FailFastOption = False,
+    compiled: CompileOption = False,
 ) -> None:  # fmt: skip
     """Train a grid of models. Calling again resumes; finished trials are never repeated."""
     axes: dict[str, Any] = {}
@@ -276,6 +280,7 @@ def sweep(
         task, preset, only, axes, {key: value for key, value in options.items() if value is not None}
     )
     cluster = _cluster(executor, address, cpus_per_group, gpus_per_group)
+    execution = Execution(device, workers, timeout, fail_fast, compiled, cluster)
     if dry_run:
         for made in sweeps:
             print(f"{made.name}: {len(made.trials())} trials  {made.about}")
@@ -283,7 +288,7 @@ def sweep(
     if retry_failed:
         print(f"{api.retry_failed(results)} failed trials are planned again")
     with _progress() as progress:
-        report = api.run_sweeps(sweeps, results, device, workers, progress, fail_fast, cluster, timeout, tensorboard)
+        report = api.run_sweeps(sweeps, results, execution, progress, tensorboard)
     _say(report)
     _note_order(sweeps)
     _print_accuracy(api.accuracy_table(api.Results(results), [made.name for made in sweeps]))
@@ -689,11 +694,13 @@ def reproduce(
     cpus_per_group: CpusOption = None,
     gpus_per_group: GpusOption = None,
     fail_fast: FailFastOption = False,
+    compiled: CompileOption = False,
 ) -> None:
     """Everything: exact checks, sweeps, fits, verdicts, figures, and one summary."""
     cluster = _cluster(executor, address, cpus_per_group, gpus_per_group)
+    execution = Execution(device, workers, None, fail_fast, compiled, cluster)
     with _progress() as progress:
-        done = api.reproduce(preset, results, device, workers, progress, fail_fast, cluster)
+        done = api.reproduce(preset, results, execution, progress)
     _say(done.report)
     _print_findings(done.findings)
     print(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import pydantic
@@ -33,6 +37,43 @@ def choose(name: str, allowed: Iterable[str], what: str) -> str:
     near = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
     hint = f" did you mean '{near[0]}'?" if near else ""
     raise BadInput(f"unknown {what} '{name}';{hint} allowed: {', '.join(options)}")
+
+
+@contextmanager
+def file_errors(path: str | Path, sentence: str) -> Iterator[None]:
+    """Say in one sentence what keeps a file from being used, the reason of the system behind it.
+
+    Raises:
+        BadInput: in place of an OSError, and where no file can have such a name.
+    """
+    try:
+        if b"\0" in os.fsencode(path):
+            raise BadInput(f"{sentence}: no file can have a zero byte in its name")
+        yield
+    except OSError as error:
+        raise BadInput(f"{sentence}: {error.strerror or error}") from None
+    except UnicodeEncodeError:
+        raise BadInput(f"{sentence}: this system can have no file of that name") from None
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """An empty file beside `path`, whose place it takes at the end; if anything goes wrong nothing changes. That the
+    folder cannot be written shows before the work on what goes into the file.
+
+    Raises:
+        BadInput: if `path` cannot be written.
+    """
+    with file_errors(path, f"'{path}' cannot be written"):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        temporary = path.with_name(path.name + ".part")
+        try:
+            temporary.touch()
+            yield temporary
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def canonical_json(value: Any) -> str:

@@ -66,7 +66,7 @@ def _machine() -> Iterator[Check]:
 
 def _store(folder: Path) -> Iterator[Check]:
     path = folder / FILE_NAME
-    if not path.exists():
+    if not Store.is_in(folder):
         yield Check("store", "ok", f"none in '{folder}' yet")
         return
     try:

@@ -10,10 +10,10 @@ from headcount.experiments.training import train
 work = processes.work
 
 
-def _train_or_die(group, device, on_step):
+def _train_or_die(group, *others):
     if any(trial.seed == 1 for trial in group):
         os.kill(os.getpid(), signal.SIGKILL)
-    return train(group, device, on_step)
+    return train(group, *others)
 
 
 def deadly(*arguments):

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-from headcount.experiments import Store, runner
+from headcount.experiments import Execution, Store, runner
 from headcount.experiments.training import train
 from headcount.experiments.trial import Trial
 from headcount.models import ATTENTION
@@ -109,7 +109,7 @@ def rows(folder, *calls, trials, workers=1):
     store = Store(folder)
     store.plan(trials, "s")
     for call in calls:
-        runner.run(call, store, "cpu", workers)
+        runner.run(call, store, Execution("cpu", workers))
     kept = store.rows().sort_values("id").reset_index(drop=True)
     return kept[["id", "status", "error", "best_error", "best_step", "weight_norm", "parameters"]], store.curves()
 

@@ -17,7 +17,7 @@ import pytest
 
 from headcount import api
 from headcount.config import BadInput
-from headcount.experiments import Store, Sweep, runner
+from headcount.experiments import Execution, Store, Sweep, runner
 from headcount.experiments.store import FILE_NAME, STORE_VERSION, StoreError
 
 ROOT = Path(__file__).parents[1]
@@ -50,14 +50,14 @@ def numbers(store):
 def undisturbed(tmp_path_factory):
     """Rows and curves of `trials()`, run without any trouble."""
     store = planned(tmp_path_factory.mktemp("calm"), trials())
-    runner.run(trials(), store, "cpu", 1)
+    runner.run(trials(), store, Execution("cpu", 1))
     return numbers(store), store.curves()
 
 
 def resumes(folder, undisturbed):
     """Running `trials()` again ends at the undisturbed rows and curves, whatever else the store holds."""
     store, few = planned(folder, trials()), [trial.id for trial in trials()]
-    runner.run(trials(), store, "cpu", 1)
+    runner.run(trials(), store, Execution("cpu", 1))
     for found, expected in zip((numbers(store), store.curves()), undisturbed, strict=True):
         pd.testing.assert_frame_equal(found[found["id"].isin(few)].reset_index(drop=True), expected, check_dtype=False)
 
@@ -129,7 +129,7 @@ def test_a_signal_ends_a_sweep_in_one_sentence(tmp_path, sent, times, code):
 
 WRITER = """
 import os, signal, sys
-from headcount.experiments import Store, runner
+from headcount.experiments import Execution, Store, runner
 from headcount.experiments.trial import Trial
 store = Store(sys.argv[1])
 written, finish = 0, store.finish
@@ -141,7 +141,7 @@ def counted(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
 store.finish = counted
 runner.LARGEST_STACK = 1
-runner.run(list(store.trials().values()), store, "cpu", 1)
+runner.run(list(store.trials().values()), store, Execution("cpu", 1))
 """
 
 
@@ -173,7 +173,7 @@ def damaged(folder):
     """A finished store of many trials, with pages of the curves overwritten."""
     many = trials(heads=range(1, 9), seeds=8, steps=2, evaluations=1) + trials()
     store = planned(folder, many)
-    runner.run(many, store, "cpu", 1)
+    runner.run(many, store, Execution("cpu", 1))
     store.close()
     data = bytearray((folder / FILE_NAME).read_bytes())
     choice = random.Random(0)
@@ -197,7 +197,7 @@ def test_a_damaged_store_is_named_kept_and_recovered(tmp_path, undisturbed):
     assert 0 < counts["done"] < len(many)
     kept = rows[rows["status"] == "done"].set_index("id")["finished_at"].to_dict()
     store.plan(many, "s")
-    runner.run(many, store, "cpu", 1)
+    runner.run(many, store, Execution("cpu", 1))
     after = store.rows()
     assert set(after["status"]) == {"done"}
     assert kept.items() <= after.set_index("id")["finished_at"].to_dict().items()
@@ -240,7 +240,7 @@ def test_a_full_disk_is_one_sentence_and_the_rest_resumes(disk, undisturbed, tmp
     folder = disk("size=320k")
     store = planned(folder, many)
     with pytest.raises(StoreError, match=r"no space left.*resumes") as stop:
-        runner.run(many, store, "cpu", 1)
+        runner.run(many, store, Execution("cpu", 1))
     assert "\n" not in str(stop.value)
     store.close()
     disk("size=4m")
@@ -309,4 +309,4 @@ def test_a_store_of_version_1_is_migrated_with_a_copy_beside_it(tmp_path):
         assert database.execute("SELECT value FROM meta").fetchall() == [("1",)]
         assert database.execute("SELECT COUNT(*) FROM results").fetchone() == (len(rows),)
     everything = list(store.trials().values())
-    assert runner.run(everything, store, "cpu", 1).ran == 0
+    assert runner.run(everything, store, Execution("cpu", 1)).ran == 0

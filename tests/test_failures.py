@@ -12,7 +12,7 @@ import torch
 
 from headcount import Results, api
 from headcount.config import BadInput
-from headcount.experiments import Store, Sweep, attempt, memory, processes, runner
+from headcount.experiments import Execution, Store, Sweep, attempt, memory, processes, runner
 from headcount.experiments.attempt import OUT_OF_MEMORY, TIMEOUT, Overtime, cause_of
 from headcount.experiments.store import StoreError
 from headcount.experiments.training import train
@@ -32,10 +32,10 @@ def trials(heads=(1,), seeds=4, steps=2, **training):
     ).trials()
 
 
-def fails_with_seed_2(group, device, on_step):
+def fails_with_seed_2(group, *others):
     if any(trial.seed == 2 for trial in group):
         raise ZeroDivisionError("seed 2")
-    return train(group, device, on_step)
+    return train(group, *others)
 
 
 def planned(folder, chosen):
@@ -67,7 +67,7 @@ def test_causes():
 def test_one_bad_trial_does_not_take_its_stack_mates(tmp_path, monkeypatch):
     monkeypatch.setattr(attempt, "train", fails_with_seed_2)
     store = planned(tmp_path, trials())
-    report = runner.run(trials(), store, "cpu", 1)
+    report = runner.run(trials(), store, Execution("cpu", 1))
     assert by_seed(store, "status") == ["done", "done", "failed", "done"]
     assert by_seed(store, "cause")[2] == "ZeroDivisionError"
     assert "ZeroDivisionError: seed 2" in by_seed(store, "traceback")[2]
@@ -77,14 +77,14 @@ def test_one_bad_trial_does_not_take_its_stack_mates(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("fits", "stacks"), [(4, [4] * 4), (2, [2] * 4), (1, [1] * 4), (0, [1] * 4)])
 def test_a_stack_that_does_not_fit_is_halved_down_to_one(tmp_path, monkeypatch, fits, stacks):
-    def small_memory(group, device, on_step):
+    def small_memory(group, *others):
         if len(group) > fits:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
-        return train(group, device, on_step)
+        return train(group, *others)
 
     monkeypatch.setattr(attempt, "train", small_memory)
     store = planned(tmp_path, trials())
-    report = runner.run(trials(), store, "cpu", 1)
+    report = runner.run(trials(), store, Execution("cpu", 1))
     assert by_seed(store, "stack") == stacks
     assert dict(report.causes) == ({} if fits else {OUT_OF_MEMORY: 4})
 
@@ -92,27 +92,27 @@ def test_a_stack_that_does_not_fit_is_halved_down_to_one(tmp_path, monkeypatch, 
 def test_nan_timeout_and_done_side_by_side(tmp_path):
     chosen = trials(seeds=1) + trials(seeds=2, steps=1_000_000) + trials(seeds=1, learning_rate=1e30, warmup=0)
     store = planned(tmp_path, chosen)
-    report = runner.run(chosen, store, "cpu", 1, timeout=0.3)
+    report = runner.run(chosen, store, Execution(workers=1, timeout=0.3))
     assert (report.ran, report.nan, dict(report.causes)) == (4, 1, {TIMEOUT: 2})
     rows = store.rows().set_index("training.steps")
     assert "more than 0.3 s a trial" in rows.loc[1_000_000, "traceback"].iloc[0]
     with pytest.raises(BadInput, match="timeout = 0"):
-        runner.run(chosen, store, "cpu", 1, timeout=0)
+        runner.run(chosen, store, Execution(workers=1, timeout=0))
 
 
 def test_timeout_is_no_part_of_a_trial(tmp_path):
     store = planned(tmp_path, trials())
-    runner.run(trials(), store, "cpu", 1, timeout=60)
-    assert runner.run(trials(), store, "cpu", 1).already == 4
+    runner.run(trials(), store, Execution(workers=1, timeout=60))
+    assert runner.run(trials(), store, Execution("cpu", 1)).already == 4
 
 
 def test_fail_fast_stops_at_the_first_failure(tmp_path, monkeypatch):
-    def bad(group, device, on_step):
+    def bad(group, *others):
         raise ValueError
 
     monkeypatch.setattr(attempt, "train", bad)
     chosen = trials(heads=(1, 2, 3), seeds=2)
-    report = runner.run(chosen, planned(tmp_path, chosen), "cpu", 1, fail_fast=True)
+    report = runner.run(chosen, planned(tmp_path, chosen), Execution(workers=1, fail_fast=True))
     assert (report.failed, report.left) == (2, 4)
 
 
@@ -120,7 +120,7 @@ def test_a_trial_that_kills_its_process_twice_is_a_failed_row(tmp_path, monkeypa
     monkeypatch.setattr(processes, "work", dying.deadly)
     chosen = trials(seeds=2) + trials(heads=[2], seeds=1)
     store = planned(tmp_path, chosen)
-    report = runner.run(chosen, store, "cpu", 2)
+    report = runner.run(chosen, store, Execution("cpu", 2))
     rows = store.rows()
     assert list(rows["status"]) == ["done", "failed", "done"]
     assert rows["cause"][1] == "worker died (signal 9)"
@@ -135,14 +135,14 @@ def test_a_store_that_cannot_be_written_stops_the_run_in_one_sentence(tmp_path, 
     chosen = trials(heads=(1, 2))
     store = planned(tmp_path, chosen)
     with pytest.raises(StoreError, match="no space left"):
-        runner.run(chosen, store, "cpu", 2)
+        runner.run(chosen, store, Execution("cpu", 2))
     assert set(store.rows()["status"]) == {"planned"}
 
 
 def test_runs_are_shown_and_retried(tmp_path, monkeypatch):
     monkeypatch.setattr(attempt, "train", fails_with_seed_2)
     store = planned(tmp_path, trials())
-    runner.run(trials(), store, "cpu", 1)
+    runner.run(trials(), store, Execution("cpu", 1))
     results = Results(tmp_path)
     good, bad = trials()[0], trials()[2]
     text = results.run_text(bad.id[:10])
@@ -183,7 +183,7 @@ def test_sizes_that_never_fit_are_refused_before_they_start(tmp_path):
     with pytest.raises(
         BadInput, match=r"N = 2048 needs about [\d.e+]+ GiB \(data .*activations .*\), and cpu has [\d.]+ GiB"
     ):
-        runner.run(chosen, store, "cpu", 1)
+        runner.run(chosen, store, Execution("cpu", 1))
     assert set(store.rows()["status"]) == {"planned"}
 
 

@@ -179,7 +179,7 @@ def store(tmp_path_factory):
     sweep = Sweep.parse(
         {"task": {"name": "polynomial", "k": 1, "tokens": 3}, "training": {"steps": 2, "test_examples": 4}, "model": {"content": "positions"}}
     )  # fmt: skip
-    api.run_sweeps([sweep], folder, workers=1)
+    api.run_sweeps([sweep], folder, api.Execution(workers=1))
     with closing(sqlite3.connect(folder / FILE_NAME)) as database:
         # All of it in one file, whose bytes are damaged below.
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -198,6 +198,25 @@ def test_other_commands(store, tmp_path_factory, monkeypatch, data):
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
     typed(data.draw(other_commands(store)))
     assert not list(store.rglob("*.part"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["report", "--output", "{name}", "--results", "{store}"], ["export", "--output", "{name}", "--results", "{store}"],
+        ["figures", "heads-k", "--results", "{name}"], ["runs", "--results", "{name}"],
+        ["runs", "recover", "--results", "{name}"], ["check", "poly-mha-lower", "--results", "{name}"],
+        ["sweep", "--preset", "{name}.toml", "--dry-run"], ["sweep", "polynomial", "--graph", "{name}", "--dry-run"],
+        ["babi", "read", "{name}"], ["babi", "check", "{name}"], ["babi", "write", "{name}", "--type", "3", "--stories", "1"],
+        ["sweep", "cpm3", "--set", "training.steps=1", "--set", "training.warmup=0", "--heads", "1", "--attention", "mha",
+         "--seeds", "1", "--workers", "1", "--results", "{name}"],
+    ],
+)  # fmt: skip
+def test_names_that_no_file_can_have(store, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a\0b", "", ".", "..", "/", "\ud800x", "x/../y\0", "/dev/full", "a" * 300, "/proc/x/y"):
+        typed([part.format(name=name, store=store) for part in command])
+    assert not [*tmp_path.parent.glob("*.part"), *tmp_path.rglob("*.part")]
 
 
 @st.composite

@@ -13,7 +13,7 @@ import pytest
 
 from headcount import cli
 from headcount.config import BadInput
-from headcount.experiments import RayCluster, Store, ray_executor, runner
+from headcount.experiments import Execution, RayCluster, Store, ray_executor, runner
 from headcount.experiments.store import FILE_NAME
 from headcount.experiments.sweep import Sweep
 
@@ -49,7 +49,7 @@ def rows_of(folder):
 def assert_as_local(folder, trials):
     """Every trial once, and every number of it the one that this machine gives without Ray."""
     local = store_of(folder / "local", trials)
-    runner.run(trials, local, "cpu", 1)
+    runner.run(trials, local, Execution("cpu", 1))
     ours = Store(folder, create=False)
     pd.testing.assert_frame_equal(rows_of(folder)[EXACT], rows_of(folder / "local")[EXACT])
     pd.testing.assert_frame_equal(ours.curves(), local.curves())
@@ -178,7 +178,7 @@ def incomplete(nodes):
 def test_rows_are_those_of_the_local_executor(nodes, tmp_path):
     trials = trials_of(**{"training.learning_rate": [0.01, 0.02], "task.k": [2, 3]})
     store, told = store_of(tmp_path, trials), []
-    report = runner.run(trials, store, on_progress=lambda *now: told.append(now), cluster=RayCluster(nodes.address))
+    report = runner.run(trials, store, Execution(cluster=RayCluster(nodes.address)), lambda *now: told.append(now))
     assert (report.ran, report.left, report.elsewhere, report.died) == (32, 0, 0, 0)
     steps = [done for done, _, _ in told]
     assert steps == sorted(steps)
@@ -207,7 +207,7 @@ def test_a_lost_node_costs_nothing_but_time(nodes, tmp_path):
             lost.append(next(iter(nodes.cluster.worker_nodes)))
             nodes.cluster.remove_node(lost[0], allow_graceful=False)
 
-    report = runner.run(trials, store, on_progress=lose_a_node, cluster=RayCluster(nodes.address))
+    report = runner.run(trials, store, Execution(cluster=RayCluster(nodes.address)), lose_a_node)
     nodes.add()
     assert lost
     assert (report.ran, report.failed, report.left, report.elsewhere) == (12, 0, 0, 0)
@@ -219,7 +219,7 @@ def test_a_lost_node_costs_nothing_but_time(nodes, tmp_path):
 def test_a_node_that_lacks_a_package_is_said(incomplete, tmp_path):
     trials = trials_of()
     with pytest.raises(BadInput, match=r"cannot train: ModuleNotFoundError: .*pydantic"):
-        runner.run(trials, store_of(tmp_path, trials), cluster=RayCluster())
+        runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster()))
     assert set(rows_of(tmp_path)["status"]) == {"planned"}
 
 
@@ -241,7 +241,7 @@ def test_what_a_stopped_driver_held_is_done_locally(nodes, tmp_path, how):
         assert "running" in statuses
     before = rows_of(tmp_path).set_index("id")["finished_at"].dropna()
     trials = list(Store(tmp_path).trials().values())
-    report = runner.run(trials, Store(tmp_path), "cpu", 1)
+    report = runner.run(trials, Store(tmp_path), Execution("cpu", 1))
     assert (report.already, report.ran, report.elsewhere) == (len(before), 12 - len(before), 0)
     assert rows_of(tmp_path).set_index("id")["finished_at"][before.index].equals(before)
     assert_as_local(tmp_path, trials)
@@ -263,7 +263,7 @@ def test_a_cluster_that_cannot_be_used_is_said_at_once(nodes, tmp_path, options,
     if options["address"] == "ours":
         options = {**options, "address": nodes.address}
     with pytest.raises(BadInput, match=message):
-        runner.run(trials, store_of(tmp_path, trials), cluster=RayCluster(**options))
+        runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster(**options)))
     assert set(rows_of(tmp_path)["status"]) == {"planned"}
 
 
@@ -348,7 +348,7 @@ def test_exceptions_and_dead_workers_are_rows_of_their_trials_alone(faulty, tmp_
     trials = trials_of(**{"model.heads": [1], "seed": [0, BROKEN_SEED]}) + trials_of(
         **{"model.heads": [2], "seed": [0, DEADLY_SEED]}
     )
-    report = runner.run(trials, store_of(tmp_path, trials), cluster=RayCluster())
+    report = runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster()))
     assert report.causes == {"ArithmeticError": 1, "worker died": 1}
     assert report.died == 1 + ray_executor.MOST_DEATHS
     rows = rows_of(tmp_path).set_index("seed").sort_index()
@@ -362,7 +362,9 @@ def test_exceptions_and_dead_workers_are_rows_of_their_trials_alone(faulty, tmp_
 def test_fail_fast_stops_at_the_first_failed_trial(faulty, tmp_path):
     trials = trials_of(steps=2000, **{"model.heads": list(range(1, 13)), "seed": [0]})
     broken = trials_of(steps=2001, **{"model.heads": [1], "seed": [BROKEN_SEED]})
-    report = runner.run(broken + trials, store_of(tmp_path, broken + trials), fail_fast=True, cluster=RayCluster())
+    report = runner.run(
+        broken + trials, store_of(tmp_path, broken + trials), Execution(fail_fast=True, cluster=RayCluster())
+    )
     assert report.causes == {"ArithmeticError": 1}
     assert report.left > 0
     assert report.left + report.ran == 13
@@ -378,6 +380,6 @@ def test_few_tasks_are_in_flight(faulty, tmp_path, monkeypatch):
         nonlocal most
         most = max(most, int(rows_of(tmp_path)["status"].eq("running").sum()))
 
-    report = runner.run(trials, store_of(tmp_path, trials), on_progress=look, cluster=RayCluster())
+    report = runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster()), look)
     assert report.ran == 40
     assert 0 < most <= ray_executor.IN_FLIGHT * 2

@@ -198,7 +198,7 @@ def test_reproduce_ends_in_the_page(undrawn, monkeypatch, tmp_path):
     monkeypatch.setattr(api, "load_preset", lambda name: [])
     monkeypatch.setattr(api.Results, "check", lambda self: [])
     monkeypatch.setattr(api.Results, "draw", lambda self: ([], []))
-    done = api.reproduce(results=tmp_path, workers=1)
+    done = api.reproduce(results=tmp_path, execution=api.Execution(workers=1))
     assert done.page == tmp_path / "report.html"
     assert done.page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from headcount.config import BadInput
-from headcount.experiments import Store, attempt, processes, runner
+from headcount.experiments import Execution, Store, attempt, processes, runner
 from headcount.experiments import store as store_module
 from headcount.experiments.store import FILE_NAME
 from headcount.experiments.sweep import Sweep
@@ -105,7 +105,7 @@ def test_workers_give_the_same_rows_as_one_process(tmp_path):
     for workers in (1, 2):
         store = Store(tmp_path / str(workers))
         store.plan(trials, "s")
-        report = runner.run(trials, store, "cpu", workers)
+        report = runner.run(trials, store, Execution("cpu", workers))
         assert (report.ran, report.elsewhere) == (4, 0)
         stores[workers] = store.rows().sort_values("id")[COMPARED].reset_index(drop=True)
     pd.testing.assert_frame_equal(stores[1], stores[2])
@@ -114,8 +114,8 @@ def test_workers_give_the_same_rows_as_one_process(tmp_path):
 def test_second_run_does_nothing(tmp_path):
     trials, store = small_trials(), Store(tmp_path)
     store.plan(trials, "s")
-    assert runner.run(trials, store, "cpu", 1).ran == 4
-    again = runner.run(trials, store, "cpu", 1)
+    assert runner.run(trials, store, Execution("cpu", 1)).ran == 4
+    again = runner.run(trials, store, Execution("cpu", 1))
     assert (again.ran, again.already) == (0, 4)
     assert len(store.rows()) == 4
     assert len(store.curves()) == 4 * 10
@@ -124,7 +124,7 @@ def test_second_run_does_nothing(tmp_path):
 def test_planning_twice_keeps_outcomes(tmp_path):
     trials, store = small_trials(), Store(tmp_path)
     store.plan(trials, "first")
-    runner.run(trials[:2], store, "cpu", 1)
+    runner.run(trials[:2], store, Execution("cpu", 1))
     store.plan(trials, "second")
     assert sorted(store.rows()["status"]) == ["done", "done", "planned", "planned"]
     assert set(store.rows()["sweep"]) == {"first"}
@@ -138,14 +138,14 @@ def test_exceptions_are_rows_with_their_traceback(tmp_path, monkeypatch):
         raise MemoryError("no room for the stack")
 
     monkeypatch.setattr(attempt, "train", broken)
-    report = runner.run(trials, store, "cpu", 1)
+    report = runner.run(trials, store, Execution("cpu", 1))
     assert report.failed == 4
     assert store.rows()["traceback"].str.contains("no room for the stack").all()
     assert store.rows()["error"].isna().all()
     monkeypatch.undo()
-    assert runner.run(trials, store, "cpu", 1).ran == 0
+    assert runner.run(trials, store, Execution("cpu", 1)).ran == 0
     assert store.retry_failed() == 4
-    assert runner.run(trials, store, "cpu", 1).ran == 4
+    assert runner.run(trials, store, Execution("cpu", 1)).ran == 4
     assert set(store.rows()["status"]) == {"done"}
 
 
@@ -224,7 +224,7 @@ def test_dead_workers_are_reported(tmp_path, monkeypatch):
     trials, store = small_trials(), Store(tmp_path)
     store.plan(trials, "s")
     monkeypatch.setattr(processes, "work", _dies)
-    report = runner.run(trials, store, "cpu", 2)
+    report = runner.run(trials, store, Execution("cpu", 2))
     assert report.died == 2
     assert report.broken
     assert set(store.rows()["status"]) == {"planned"}
@@ -235,7 +235,7 @@ def test_rows_carry_every_field_and_export_reads_back(tmp_path):
 
     trials, store = small_trials(), Store(tmp_path)
     store.plan(trials, "s")
-    runner.run(trials, store, "cpu", 1)
+    runner.run(trials, store, Execution("cpu", 1))
     rows = store.rows()
     assert {*trials[0].flat(), "error", "environment", "seconds"} <= set(rows.columns)
     results = Results(tmp_path)

@@ -33,7 +33,7 @@ def test_curves_are_those_of_the_store_and_written_once(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     monkeypatch.setattr(tracking, "LOOK_SECONDS", 0.0)
     board, results = tmp_path / "board", tmp_path / "results"
-    api.run_sweeps([SWEEP], results, workers=1, tensorboard=board)
+    api.run_sweeps([SWEEP], results, api.Execution(workers=1), tensorboard=board)
     curves = api.Results(results).store.curves()
     folders = {folder.name.rsplit("-", 1)[1]: folder for folder in board.iterdir()}
     assert set(folders) == set(curves["id"])
@@ -46,7 +46,7 @@ def test_curves_are_those_of_the_store_and_written_once(tmp_path, monkeypatch):
         for column, tag in SCALARS.items():
             assert scalars[tag] == pytest.approx(dict(zip(points["step"], points[column], strict=True)), rel=1e-6)
     before = sorted(path for path in board.rglob("*") if path.is_file())
-    api.run_sweeps([SWEEP], results, workers=1, tensorboard=board)
+    api.run_sweeps([SWEEP], results, api.Execution(workers=1), tensorboard=board)
     assert sorted(path for path in board.rglob("*") if path.is_file()) == before
 
 

@@ -1,13 +1,15 @@
 """Training: the optimiser, stacks against single runs, data against models, NaN as an outcome."""
 
+import json
 import math
 
 import pytest
 import torch
 
 from headcount.config import BadInput
-from headcount.experiments import training
+from headcount.experiments import Execution, Store, recording, runner, training
 from headcount.experiments.optimiser import StackedAdam, schedule
+from headcount.experiments.recording import need_compiler
 from headcount.experiments.training import CHUNK, resolve_device, train
 from headcount.experiments.trial import TrainingConfig, Trial
 from headcount.tasks import random_stream
@@ -38,9 +40,7 @@ def test_stacked_adam_is_torch_adamw_with_a_rate_for_every_row(decay):
     theta = torch.randn(3, 7, generator=generator, dtype=torch.float64).requires_grad_()
     rates = [0.1, 0.02, 0.003]
     alone = [theta.detach()[i].clone().requires_grad_() for i in range(3)]
-    theirs = [
-        torch.optim.AdamW([row], lr=rate, weight_decay=decay) for row, rate in zip(alone, rates, strict=True)
-    ]
+    theirs = [torch.optim.AdamW([row], lr=rate, weight_decay=decay) for row, rate in zip(alone, rates, strict=True)]
     ours = StackedAdam(theta, rates, [decay] * 3)
     for _ in range(20):
         ours.step(*torch.autograd.grad((theta - 1).pow(4).sum(), theta), 1.0)
@@ -263,3 +263,55 @@ def test_curves_of_every_split_on_request():
 def test_training_set_must_fill_a_batch():
     with pytest.raises(BadInput, match="do not fill a batch of 8"):
         relation(training_examples=7)
+
+
+@pytest.fixture
+def compiler():
+    try:
+        need_compiler(CPU)
+    except BadInput as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+def test_a_compiled_step_agrees_with_the_plain_one_and_is_noted(tmp_path, monkeypatch):
+    made = [trial(seed, steps=60) for seed in (0, 1)]
+    calls = []
+    monkeypatch.setattr(training, "fused", lambda *given: calls.append(1) or recording.fused(*given))
+    for plain, compiled in zip(train(made, CPU), train(made, CPU, compiled=True), strict=True):
+        for one, other in zip(plain.curve, compiled.curve, strict=True):
+            assert other[:3] == pytest.approx(one[:3], rel=1e-3)
+        assert compiled.error == pytest.approx(plain.error, rel=1e-3)
+    assert calls == [1]
+    store = Store(tmp_path)
+    store.plan(made, "compiled")
+    runner.run(made, store, Execution("cpu", 1, compiled=True))
+    assert calls == [1, 1]
+    assert all(json.loads(text)["compiled"] == 1 for text in store.rows()["environment"])
+
+
+def test_a_stack_is_compiled_anew_only_when_half_have_left(monkeypatch):
+    compiled = []
+
+    def noted(function, *inputs):
+        compiled.append(len(inputs[0]))
+        return recording.record(function, *inputs)
+
+    monkeypatch.setattr(training, "fused", noted)
+    stack = training._Stack([trial(seed, steps=1000) for seed in range(8)], CPU, True)
+    for staying in (8, 7, 4, 3, 2, 1):
+        stack._keep(torch.arange(len(stack.members)) < staying, 0)
+        stack.step(0, *next(stack.data.batches(stack.config)))
+    assert compiled == [8, 4, 2, 1]
+
+
+def test_compiling_without_a_compiler_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(recording.shutil, "which", lambda name: None)
+    store = Store(tmp_path)
+    store.plan([trial()], "compiled")
+    with pytest.raises(BadInput, match=r"C\+\+ compiler"):
+        runner.run([trial()], store, Execution("cpu", 2, compiled=True))
+    monkeypatch.setattr(recording.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match="triton"):
+        need_compiler(torch.device("cuda"))

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from headcount.experiments import Store, Sweep, attempt, runner
+from headcount.experiments import Execution, Store, Sweep, attempt, runner
 from headcount.experiments.training import Outcome, Point
 
 
@@ -35,7 +35,7 @@ def instead_of_training(dies_at):
     """A result at once; the process dies in its group number `dies_at`, which it has claimed and not written."""
     groups = itertools.count(1)
 
-    def train(group, device, on_step):
+    def train(group, *others):
         if next(groups) == dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.01)
@@ -58,7 +58,7 @@ def write(folder, trials, seed, dies_at, failures):
         random.Random(seed).shuffle(trials)
         store = Store(folder)
         store.plan(trials, f"writer {seed}")
-        runner.run(trials, store, "cpu", 1)
+        runner.run(trials, store, Execution("cpu", 1))
     except BaseException as error:
         failures.put(f"writer {seed}: {type(error).__name__}: {error}")
         raise

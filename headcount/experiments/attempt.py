@@ -46,8 +46,9 @@ def halves(group: Sequence[Trial]) -> list[list[Trial]]:
 
 
 def attempt(
-    group: Sequence[Trial], device: torch.device, on_step: Callable[[int], None], timeout: float | None = None
-) -> Iterator[Results]:
+    group: Sequence[Trial], device: torch.device, on_step: Callable[[int], None], timeout: float | None = None,
+    compiled: bool = False,
+) -> Iterator[Results]:  # fmt: skip
     """Train a group, and yield each part of it as it ends.
 
     A stack that fails, for want of memory or by an exception, is trained again in halves, down to single
@@ -55,7 +56,7 @@ def attempt(
     times out is not tried again.
 
     Args:
-        on_step: as in `train`.
+        on_step, compiled: as in `train`.
         timeout: seconds that a trial may take: the time of its stack divided by the members, as rows record it.
             Looked at between optimiser steps.
     """
@@ -63,7 +64,7 @@ def attempt(
     while waiting:
         part = waiting.pop()
         try:
-            outcomes = train(part, device, _timed(on_step, timeout, len(part)))
+            outcomes = train(part, device, _timed(on_step, timeout, len(part)), compiled)
         except StoreError:
             raise
         except Exception as error:

@@ -10,15 +10,17 @@ import numpy as np
 import torch
 
 from headcount.experiments.attempt import attempt
+from headcount.experiments.execution import Execution
 from headcount.experiments.store import Store
+from headcount.experiments.training import resolve_device
 from headcount.experiments.trial import SCHEMA, Trial
 
 BEAT_SECONDS = 5.0
 TELL_SECONDS = 0.2
 
 
-def environment(device: torch.device) -> dict[str, str | int]:
-    """What a row records of the machine it came from."""
+def environment(device: torch.device, compiled: bool = False) -> dict[str, str | int]:
+    """What a row records of the machine it came from, and of the program that trained it."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -27,24 +29,22 @@ def environment(device: torch.device) -> dict[str, str | int]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "schema": SCHEMA,
+        **({"compiled": 1} if compiled else {}),
     }
 
 
-def run_here(
-    waiting: list[list[Trial]], store: Store, device: torch.device, tell: Callable[[int, str], None],
-    timeout: float | None = None, fail_fast: bool = False,
-) -> int:  # fmt: skip
+def run_here(waiting: list[list[Trial]], store: Store, execution: Execution, tell: Callable[[int, str], None]) -> int:
     """Train groups one after the other with one thread.
 
     Args:
+        execution: with its device, timeout, fail_fast (stop after the first group in which a trial failed) and
+            compiled.
         tell: called with optimiser steps done, and what is training.
-        timeout: seconds that a trial may take, see `attempt`.
-        fail_fast: stop after the first group in which a trial failed.
 
     Returns:
         How many trials failed.
     """
-    threads = torch.get_num_threads()
+    threads, device = torch.get_num_threads(), resolve_device(execution.device)
     if device.type == "cpu":
         torch.set_num_threads(1)
     done = failures = 0
@@ -53,12 +53,13 @@ def run_here(
             by_id = {trial.id: trial for trial in group}
             mine = [by_id[key] for key in store.claim(list(by_id))]
             on_step = _signs_of_life(store, tell, done, label(group[0]))
-            for part, outcomes in attempt(mine, device, on_step, timeout) if mine else ():
-                store.finish(part, outcomes, environment(device))
+            attempts = attempt(mine, device, on_step, execution.timeout, execution.compiled) if mine else ()
+            for part, outcomes in attempts:
+                store.finish(part, outcomes, environment(device, execution.compiled))
                 failures += sum(outcome.status == "failed" for outcome in outcomes)
             done += group[0].training.steps
             tell(done, "")
-            if failures and fail_fast:
+            if failures and execution.fail_fast:
                 break
     finally:
         store.release()

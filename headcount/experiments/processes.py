@@ -15,6 +15,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from headcount.experiments.attempt import failed, halves
+from headcount.experiments.execution import Execution
 from headcount.experiments.here import environment, run_here
 from headcount.experiments.store import Store, StoreError
 from headcount.experiments.training import resolve_device
@@ -36,10 +37,9 @@ class _Worker:
 
 
 def run_in_processes(
-    waiting: list[list[Trial]], store: Store, device: str, count: int, tell: Callable[[int, str], None],
-    timeout: float | None = None, fail_fast: bool = False,
-) -> int:  # fmt: skip
-    """Train groups in `count` processes of one thread each; the arguments are those of `run_here`.
+    waiting: list[list[Trial]], store: Store, execution: Execution, count: int, tell: Callable[[int, str], None]
+) -> int:
+    """Train groups in `count` processes of one thread each; the other arguments are those of `run_here`.
 
     A process that dies is replaced. The group it had is tried again in halves, and a trial that takes
     MOST_DEATHS processes with it is a failed row. One that dies before its first group would die again, and
@@ -51,7 +51,7 @@ def run_in_processes(
     Raises:
         StoreError: if a process could not write the store.
     """
-    pool = _Pool(waiting, store, device, timeout)
+    pool = _Pool(waiting, store, execution)
     try:
         for _ in range(count):
             pool.start()
@@ -72,7 +72,7 @@ def run_in_processes(
                     continue
                 pool.end(worker)
                 tell(pool.progress(), "")
-                if value and fail_fast:
+                if value and execution.fail_fast:
                     return pool.died
                 pool.hand(connection)
         return pool.died
@@ -83,9 +83,9 @@ def run_in_processes(
 class _Pool:
     """The processes, the groups that wait, and what is known of both."""
 
-    def __init__(self, waiting: list[list[Trial]], store: Store, device: str, timeout: float | None) -> None:
+    def __init__(self, waiting: list[list[Trial]], store: Store, execution: Execution) -> None:
         self.waiting: deque[Job] = deque((group, group[0].training.steps) for group in waiting)
-        self.store, self.device, self.timeout = store, device, timeout
+        self.store, self.execution = store, execution
         self.workers: dict[Connection, _Worker] = {}
         self.started: list[SpawnProcess] = []
         self.deaths: Counter[str] = Counter()
@@ -95,7 +95,7 @@ class _Pool:
         """One more process."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (str(self.store.folder), self.device, theirs, self.timeout)
+        arguments = (str(self.store.folder), self.execution, theirs)
         process = context.Process(target=work, args=arguments, daemon=True)
         with _no_interrupt():
             process.start()
@@ -151,9 +151,8 @@ class _Pool:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             text = f"the process that trained this trial alone died {MOST_DEATHS} times, the last time by {how}"
             hint = "; systems end a process by signal 9 when memory runs out" if code == -signal.SIGKILL else ""
-            self.store.finish(
-                *failed([trial], f"worker died ({how})", text + hint), environment(resolve_device(self.device))
-            )
+            machine = environment(resolve_device(self.execution.device), self.execution.compiled)
+            self.store.finish(*failed([trial], f"worker died ({how})", text + hint), machine)
 
     def close(self) -> None:
         """End every process, and give back what they held."""
@@ -176,7 +175,7 @@ def _no_interrupt() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def work(folder: str, device: str, connection: Any, timeout: float | None) -> None:
+def work(folder: str, execution: Execution, connection: Any) -> None:
     """What a worker process does: groups, until it is handed none."""
 
     def tell(step: int, label: str) -> None:
@@ -187,10 +186,10 @@ def work(folder: str, device: str, connection: Any, timeout: float | None) -> No
             os._exit(1)
 
     try:
-        store, where = Store(folder), resolve_device(device)
+        store = Store(folder)
         connection.send(("ended", 0))
         while (texts := connection.recv()) is not None:
-            failures = run_here([[Trial.from_json(text) for text in texts]], store, where, tell, timeout)
+            failures = run_here([[Trial.from_json(text) for text in texts]], store, execution, tell)
             connection.send(("ended", failures))
     except StoreError as error:
         connection.send(("stop", str(error)))

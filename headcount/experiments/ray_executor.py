@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ import torch
 
 from headcount.config import BadInput
 from headcount.experiments.attempt import OUT_OF_MEMORY, attempt, failed, halves
+from headcount.experiments.execution import Execution, RayCluster
 from headcount.experiments.here import BEAT_SECONDS, environment, label
 from headcount.experiments.processes import MOST_DEATHS
 from headcount.experiments.store import Store
@@ -50,63 +51,14 @@ Parts = list[tuple[list[str], list[dict[str, Any]]]]
 """Parts of a group as they ended: ids, and the fields of their outcomes as plain data."""
 
 
-@dataclass(frozen=True)
-class RayCluster:
-    """Where groups train, and what one takes.
-
-    Attributes:
-        address: of an existing cluster: "auto", host:port, or ray://host:port. None starts one on this machine
-            that listens on the loopback interface only, and ends it afterwards.
-        cpus_per_group: cores that Ray sets aside; a group trains in one thread whatever it is given.
-        gpus_per_group: GPUs that Ray sets aside, a part of one (0.25) for groups that share it; 0 trains on the CPU.
-
-    Raises:
-        BadInput: if Ray cannot set such amounts aside.
-    """
-
-    address: str | None = None
-    cpus_per_group: float = 1
-    gpus_per_group: float = 0
-
-    def __post_init__(self) -> None:
-        if not self.cpus_per_group > 0:
-            raise BadInput(f"cpus_per_group = {self.cpus_per_group:g}: a number above 0 is needed")
-        if not self.gpus_per_group >= 0:
-            raise BadInput(f"gpus_per_group = {self.gpus_per_group:g}: 0 or more are needed")
-        for name, amount in (("cpus", self.cpus_per_group), ("gpus", self.gpus_per_group)):
-            if amount > 1 and amount != int(amount):
-                raise BadInput(f"{name}_per_group = {amount:g}: above 1, Ray sets aside whole numbers only")
-
-    def device(self, name: str) -> str:
-        """The device of groups, "cpu" or "cuda", for what was asked: cpu, cuda or auto.
-
-        Raises:
-            BadInput: if it contradicts `gpus_per_group`.
-        """
-        has = "cuda" if self.gpus_per_group else "cpu"
-        if name not in ("auto", has):
-            raise BadInput(f"device '{name}' does not go with gpus_per_group = {self.gpus_per_group:g}, which is {has}")
-        return has
-
-    def slots(self, node: dict[str, Any]) -> int:
-        """Groups that a node, as `ray.nodes` gives it, can train at once."""
-        wanted = {"CPU": self.cpus_per_group, "GPU": self.gpus_per_group}
-        has = node["Resources"] if node["Alive"] else {}
-        return min(int(has.get(name, 0) / amount + 1e-9) for name, amount in wanted.items() if amount)
-
-
 def run_on_ray(
-    waiting: list[list[Trial]], store: Store, device: str, workers: int | None, cluster: RayCluster,
-    tell: Callable[[int, str], None], timeout: float | None = None, fail_fast: bool = False,
+    waiting: list[list[Trial]], store: Store, execution: Execution, cluster: RayCluster,
+    tell: Callable[[int, str], None],
 ) -> int:  # fmt: skip
-    """Train groups as Ray tasks; the other arguments are those of `run_here`.
+    """Train groups as Ray tasks; `tell` is that of `run_here`.
 
     A group that is lost with its node is trained again elsewhere. One whose worker died is tried again in halves,
     and a trial that takes MOST_DEATHS workers with it is a failed row.
-
-    Args:
-        device: cpu, cuda or auto.
-        workers: groups at once on a cluster started here; None for one a core.
 
     Returns:
         How many workers died; those of lost nodes are not counted.
@@ -115,15 +67,13 @@ def run_on_ray(
         BadInput: if Ray is not installed, the cluster cannot be reached, no node has what a group takes, or
             the package cannot be imported there.
     """
-    where = cluster.device(device)
-    if workers is not None and cluster.address is not None:
-        raise BadInput("workers are of a cluster that is started here; an existing one has the size it has")
+    placed = replace(execution, device=cluster.device(execution.device))
     if not waiting:
         return 0
-    with _connected(cluster, workers) as own:
-        driver = _Driver(waiting, store, where, cluster, timeout)
+    with _connected(cluster, execution.workers) as own:
+        driver = _Driver(waiting, store, placed, cluster)
         try:
-            return driver.run(tell, fail_fast)
+            return driver.run(tell)
         finally:
             store.release()
             if not own:
@@ -179,8 +129,6 @@ def _connected(cluster: RayCluster, workers: int | None) -> Iterator[bool]:
 def _own(cluster: RayCluster, workers: int | None) -> dict[str, Any]:
     """Options of a cluster on this machine: no dashboard, no usage statistics. From version 2.59, which the package
     asks for, Ray itself makes a token that others on this machine would need to get in."""
-    if workers is not None and workers < 1:
-        raise BadInput(f"workers = {workers}: at least 1 is needed")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     options = {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     if workers is not None:
@@ -221,12 +169,10 @@ class _Job:
 class _Driver:
     """The groups that wait, those in flight, and what is known of both."""
 
-    def __init__(
-        self, waiting: list[list[Trial]], store: Store, device: str, cluster: RayCluster, timeout: float | None
-    ) -> None:
+    def __init__(self, waiting: list[list[Trial]], store: Store, execution: Execution, cluster: RayCluster) -> None:
         import ray
 
-        self.ray, self.store, self.cluster = ray, store, cluster
+        self.ray, self.store, self.cluster, self.fail_fast = ray, store, cluster, execution.fail_fast
         self.waiting = deque(_Job(group, group[0].training.steps) for group in waiting)
         self.running: dict[ray.ObjectRef, tuple[int, _Job]] = {}
         self.submitted = self.done = self.died = 0
@@ -238,7 +184,8 @@ class _Driver:
         task = ray.remote(_train_group).options(
             num_cpus=cluster.cpus_per_group, num_gpus=cluster.gpus_per_group, max_retries=0
         )
-        self.submit = lambda number, texts: task.remote(number, texts, device, timeout, self.board)
+        settings = execution.device, execution.timeout, execution.compiled
+        self.submit = lambda number, texts: task.remote(number, texts, *settings, self.board)
         self.slots, self.looked, self.beaten = self._slots(), time.monotonic(), time.monotonic()
         if not self.slots:
             raise BadInput(
@@ -246,7 +193,7 @@ class _Driver:
                 f"gpus = {cluster.gpus_per_group:g}"
             )
 
-    def run(self, tell: Callable[[int, str], None], fail_fast: bool) -> int:
+    def run(self, tell: Callable[[int, str], None]) -> int:
         """Until every group has ended; returns how many workers died."""
         while self.waiting or self.running:
             self._fill()
@@ -256,7 +203,7 @@ class _Driver:
             failures = sum(self._end(reference) for reference in ended)
             self._look()
             tell(*self._progress())
-            if failures and fail_fast:
+            if failures and self.fail_fast:
                 break
         return self.died
 
@@ -372,7 +319,7 @@ def _board() -> type:
 
 
 def _train_group(
-    number: int, texts: Sequence[str], device: str, timeout: float | None, board: Any
+    number: int, texts: Sequence[str], device: str, timeout: float | None, compiled: bool, board: Any
 ) -> tuple[Parts, dict[str, str | int]]:
     """On a worker: train one group in one thread, as every executor does."""
     where, last = resolve_device(device), time.monotonic()
@@ -390,9 +337,9 @@ def _train_group(
     group = [Trial.from_json(text) for text in texts]
     parts = [
         ([trial.id for trial in part], [_plain(outcome) for outcome in outcomes])
-        for part, outcomes in attempt(group, where, on_step, timeout)
+        for part, outcomes in attempt(group, where, on_step, timeout, compiled)
     ]
-    return parts, environment(where)
+    return parts, environment(where, compiled)
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:

@@ -7,7 +7,10 @@ where a list is replayed a few hundred times.
 
 from __future__ import annotations
 
+import importlib.util
 import operator
+import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +19,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
+
+from headcount.config import BadInput
 
 
 class _Recorder(TorchDispatchMode):
@@ -121,7 +126,10 @@ def _write_over(graph: Graph, tensors: dict[Node, Tensor]) -> None:
             node.kwargs = {**node.kwargs, "grad_input": node.args[0]}
 
 
-def record(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> Callable[..., tuple[Tensor, ...]]:
+Program = Callable[..., tuple[Tensor, ...]]
+
+
+def record(function: Program, *inputs: Tensor) -> Program:
     """`function` as a flat list of operations: the same ones in the same order, and so the same bits.
 
     Args:
@@ -131,14 +139,50 @@ def record(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> Call
     Raises:
         TypeError: if the function looks at a value.
     """
+    recorder = _listen(function, *inputs)
+    _write_over(recorder.graph, recorder.tensors)
+    return _replay(GraphModule(recorder.constants, recorder.graph))
+
+
+def fused(function: Program, *inputs: Tensor) -> Program:
+    """`record`, compiled by torch: everything between two matrix products becomes one loop. It takes up to half a
+    minute, gives other last bits, and trains a small network up to twice as fast.
+
+    Raises:
+        BadInput: if there is no compiler, see `need_compiler`.
+        TypeError: as `record`.
+    """
+    need_compiler(inputs[0].device)
+    recorder = _listen(function, *inputs)
+    # Compiled programs are not kept for other processes: torch would unpickle them.
+    options: dict[str, Any] = {"fx_graph_cache": False, "compile_threads": 1}
+    program = GraphModule(recorder.constants, recorder.graph)
+    return _replay(torch.compile(program, fullgraph=True, dynamic=False, options=options))
+
+
+def need_compiler(device: torch.device) -> None:
+    """Make sure that torch.compile has what it works with.
+
+    Raises:
+        BadInput: if it has not.
+    """
+    if device.type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            raise BadInput("compiling for a GPU needs the package triton, which comes with torch for CUDA")
+    elif not any(shutil.which(name) for name in filter(None, (os.environ.get("CXX"), "g++", "clang++"))):
+        raise BadInput("compiling needs a C++ compiler: g++ or clang++ on the path, or CXX in the environment")
+
+
+def _listen(function: Program, *inputs: Tensor) -> _Recorder:
     recorder = _Recorder(inputs)
     with recorder:
         outputs = function(*inputs)
     recorder.graph.output(tuple(recorder.node(output) for output in outputs))
     recorder.graph.eliminate_dead_code()
-    _write_over(recorder.graph, recorder.tensors)
-    program = GraphModule(recorder.constants, recorder.graph)
+    return recorder
 
+
+def _replay(program: Program) -> Program:
     @torch.no_grad()
     def replay(*tensors: Tensor) -> tuple[Tensor, ...]:
         result: tuple[Tensor, ...] = program(*tensors)

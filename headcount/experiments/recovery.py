@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headcount.config import BadInput
+from headcount.config import BadInput, file_errors
 from headcount.experiments.store import FILE_NAME, Store, abandoned
 from headcount.experiments.trial import Trial
 
@@ -40,9 +40,12 @@ def recover(folder: Path) -> Saved:
         BadInput: if there is no store, it is in order, or a living process runs trials of it.
     """
     path = folder / FILE_NAME
-    if not path.exists():
+    if not Store.is_in(folder):
         raise BadInput(f"no results in '{folder}' yet; there is nothing to recover")
-    with _disk_errors(path), tempfile.TemporaryDirectory(dir=folder, prefix="recovery-") as name:
+    with (
+        file_errors(path, f"'{path}' cannot be recovered here"),
+        tempfile.TemporaryDirectory(dir=folder, prefix="recovery-") as name,
+    ):
         # Opening replays the log of the last writer; that happens to a copy.
         for end in SIDE_FILES[:2]:
             with contextlib.suppress(FileNotFoundError):
@@ -60,14 +63,6 @@ def recover(folder: Path) -> Saved:
                 Path(f"{path}{end}").rename(f"{kept}{end}")
         Path(name, FILE_NAME).rename(path)
     return Saved(len(trials), len(results), sum(map(bool, curves.values())), path, kept)
-
-
-@contextlib.contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise BadInput(f"'{path}' cannot be recovered here: {error.strerror}") from None
 
 
 def in_order(database: sqlite3.Connection) -> bool:

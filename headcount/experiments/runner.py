@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from headcount.config import BadInput
 from headcount.experiments import memory
+from headcount.experiments.execution import Execution
 from headcount.experiments.here import run_here
 from headcount.experiments.processes import run_in_processes
-from headcount.experiments.ray_executor import RayCluster, run_on_ray
+from headcount.experiments.ray_executor import run_on_ray
+from headcount.experiments.recording import need_compiler
 from headcount.experiments.store import Store
 from headcount.experiments.training import resolve_device
 from headcount.experiments.trial import Trial
@@ -83,13 +84,7 @@ def groups(trials: Iterable[Trial], room: float = float("inf")) -> list[list[Tri
 
 
 def choose_workers(workers: int | None, device: torch.device, open_groups: int) -> int:
-    """How many processes: one a core, never more than groups, and one on a GPU.
-
-    Raises:
-        BadInput: if fewer than one is asked for.
-    """
-    if workers is not None and workers < 1:
-        raise BadInput(f"workers = {workers}: at least 1 is needed")
+    """How many processes: one a core, never more than groups, and one on a GPU."""
     if workers is None:
         workers = (
             1
@@ -104,38 +99,29 @@ def choose_workers(workers: int | None, device: torch.device, open_groups: int) 
 def run(
     trials: Sequence[Trial],
     store: Store,
-    device: str = "auto",
-    workers: int | None = None,
+    execution: Execution = Execution(),  # noqa: B008 - frozen
     on_progress: Progress = lambda done, total, label: None,
-    timeout: float | None = None,
-    fail_fast: bool = False,
-    cluster: RayCluster | None = None,
 ) -> Report:
     """Train what the store has planned and not finished. Interrupting loses at most the groups in training.
 
     Args:
         trials: planned before with `Store.plan`.
-        workers: processes; None for one a core (one on a GPU). One runs in this process, which then has nobody
-            to survive it: only worker processes are replaced when they die.
         on_progress: called with optimiser steps done, steps in all (of this call), and what is training.
-        timeout: seconds that a trial may take, see `attempt`; None for no limit.
-        fail_fast: stop at the first trial that fails.
-        cluster: a Ray cluster to train on; None for processes of this machine.
 
     Raises:
-        BadInput: if a trial needs more memory than the device has, the timeout is not positive, or the cluster
+        BadInput: if a trial needs more memory than the device has, programs cannot be compiled here, or the cluster
             cannot be used.
         StoreError: if the store cannot be read or written.
     """
-    if timeout is not None and not timeout > 0:
-        raise BadInput(f"timeout = {timeout:g}: a number of seconds above 0 is needed")
-    started = time.perf_counter()
+    started, cluster = time.perf_counter(), execution.cluster
     known = store.statuses(trial.id for trial in trials)
     open_trials = [trial for trial in trials if known[trial.id] in ("planned", "running")]
     if cluster is None:
-        where = resolve_device(device)
+        where = resolve_device(execution.device)
+        if execution.compiled:
+            need_compiler(where)
         memory.refuse_what_never_fits(open_trials, where)
-        count = choose_workers(workers, where, len(groups(open_trials)))
+        count = choose_workers(execution.workers, where, len(groups(open_trials)))
         waiting = groups(open_trials, SHARE * memory.free(where) / count)
     else:
         waiting = groups(open_trials)
@@ -147,14 +133,14 @@ def run(
         on_progress(done, total, label)
 
     if cluster is None and count == 1:
-        run_here(waiting, store, where, tell, timeout, fail_fast)
+        run_here(waiting, store, execution, tell)
     else:
         # Long groups first: the last ones to end should be short.
         waiting.sort(key=_weight, reverse=True)
         if cluster is not None:
-            died = run_on_ray(waiting, store, device, workers, cluster, tell, timeout, fail_fast)
+            died = run_on_ray(waiting, store, execution, cluster, tell)
         else:
-            died = run_in_processes(waiting, store, device, count, tell, timeout, fail_fast)
+            died = run_in_processes(waiting, store, execution, count, tell)
     after = store.statuses(trial.id for trial in open_trials)
     ended = Counter(after.values())
     return Report(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from headcount.config import BadInput
+from headcount.config import BadInput, file_errors
 from headcount.experiments.training import Outcome
 from headcount.experiments.trial import Trial, flatten
 
@@ -95,20 +95,28 @@ class Store:
         """
         self.folder = Path(folder)
         self.path = self.folder / FILE_NAME
-        if not create and not self.path.exists():
+        if not create and not self.is_in(folder):
             raise BadInput(f"no results in '{folder}' yet; run a sweep, or name another folder with --results")
         if not str(folder).strip():
             raise BadInput("the results folder needs a name")
-        try:
+        with file_errors(folder, f"results folder '{folder}' cannot be used"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"results folder '{folder}' cannot be used: {error.strerror}") from None
         with self._plainly():
             self._database = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._write_ahead()
             self._prepare()
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+    @staticmethod
+    def is_in(folder: str | Path) -> bool:
+        """Whether a folder holds a store, in whatever state.
+
+        Raises:
+            BadInput: if it cannot be looked into.
+        """
+        with file_errors(folder, f"results folder '{folder}' cannot be used"):
+            return Path(folder, FILE_NAME).exists()
 
     @contextlib.contextmanager
     def _plainly(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pydantic
 
-from headcount.config import BadInput, Config, choose
+from headcount.config import BadInput, Config, choose, file_errors
 from headcount.experiments.trial import Trial, parse_task
 from headcount.models import MECHANISMS
 from headcount.tasks import TASKS
@@ -151,10 +151,12 @@ def load_preset(name: str) -> list[Sweep]:
         BadInput: if there is none, or it does not parse.
     """
     if name.endswith(".toml"):
+        with file_errors(name, f"preset file '{name}' cannot be read"):
+            raw = Path(name).read_bytes()
         try:
-            text = Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"preset file '{name}' cannot be read: {error}") from None
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadInput(f"preset file '{name}' is not UTF-8 text: {error}") from None
     else:
         choose(name, preset_names(), "preset")
         text = (resources.files("headcount.experiments") / "presets" / f"{name}.toml").read_text("utf-8")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headcount.config import BadInput
+from headcount.config import BadInput, file_errors
 from headcount.experiments.store import Store
 from headcount.experiments.trial import Trial
 
@@ -32,10 +32,8 @@ class TensorBoard:
         except ImportError:
             raise BadInput("--tensorboard needs TensorBoard; install it with: pip install tensorboard") from None
         self.folder, self.store, self._writer = Path(folder), store, SummaryWriter
-        try:
+        with file_errors(folder, f"'{folder}' cannot be used for TensorBoard"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"'{folder}' cannot be used for TensorBoard: {error.strerror}") from None
         self.waiting = {trial.id: trial for trial in trials if not self._place(trial).exists()}
         self._looked = time.monotonic()
 

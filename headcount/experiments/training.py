@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headcount.config import BadInput
 from headcount.experiments.optimiser import StackedAdam, schedule
-from headcount.experiments.recording import record
+from headcount.experiments.recording import Program, fused, record
 from headcount.experiments.trial import TrainingConfig, Trial
 from headcount.models import Ensemble, build_ensemble
 from headcount.tasks import Task, random_stream
@@ -141,15 +141,17 @@ def gradients(
 
 
 def recorded_gradients(
-    ensemble: Ensemble, task: Task, theta: Tensor, inputs: Tensor, targets: Tensor
-) -> Callable[..., tuple[Tensor, ...]]:
-    """`gradients` as a program of theta, inputs and targets of these shapes, see `record`."""
-    return record(lambda *tensors: gradients(ensemble, task, *tensors), theta, inputs, targets)
+    ensemble: Ensemble, task: Task, theta: Tensor, inputs: Tensor, targets: Tensor, compiled: bool = False
+) -> Program:
+    """`gradients` as a program of theta, inputs and targets of these shapes, see `record` and `fused`."""
+    made = fused if compiled else record
+    return made(lambda *tensors: gradients(ensemble, task, *tensors), theta, inputs, targets)
 
 
 def train(
-    trials: Sequence[Trial], device: torch.device, on_step: Callable[[int], None] = lambda step: None
-) -> list[Outcome]:
+    trials: Sequence[Trial], device: torch.device, on_step: Callable[[int], None] = lambda step: None,
+    compiled: bool = False,
+) -> list[Outcome]:  # fmt: skip
     """Train all `trials`, which must share `Trial.group`, as one stack.
 
     Every member sees the data and starts from the weights that its own seed defines, so its result
@@ -158,10 +160,11 @@ def train(
 
     Args:
         on_step: called after every optimiser step with the number of steps done.
+        compiled: let torch.compile fuse the step; results then agree up to rounding only.
     """
     started = time.perf_counter()
     assert all(trial.group == trials[0].group for trial in trials)
-    stack = _Stack(trials, device)
+    stack = _Stack(trials, device, compiled)
     for step, (inputs, targets) in zip(range(stack.config.steps), stack.data.batches(stack.config), strict=False):
         losses = stack.step(step, inputs, targets)
         if step + 1 in stack.milestones:
@@ -178,7 +181,7 @@ def train(
 class _Stack:
     """The members still in training, and what is kept of all."""
 
-    def __init__(self, trials: Sequence[Trial], device: torch.device) -> None:
+    def __init__(self, trials: Sequence[Trial], device: torch.device, compiled: bool) -> None:
         self.trials, self.task, self.config = trials, trials[0].task, trials[0].training
         config, count = self.config, len(trials)
         dtype = torch.float64 if config.dtype == "float64" else torch.float32
@@ -193,7 +196,8 @@ class _Stack:
         decays = [trial.training.weight_decay for trial in trials]
         self.theta = self.ensemble.theta.detach()
         self.optimiser = StackedAdam(self.theta, rates, decays, config.clip)
-        self.program: Callable[..., tuple[Tensor, ...]] | None = None
+        self.program: Program | None = None
+        self.compile_at = count if compiled else 0
 
         self.validation = self.data.draw("validation", config.validation_examples)
         self.test = self.data.draw("test", config.test_examples)
@@ -209,13 +213,20 @@ class _Stack:
         """One optimiser step of every member in training; returns their losses."""
         x, y = self.select(inputs), self.select(targets)
         if self.program is None:
-            if self.config.steps - step >= RECORDED_FROM:
-                self.program = recorded_gradients(self.ensemble, self.task, self.theta, x, y)
-            else:
-                self.program = lambda *tensors: gradients(self.ensemble, self.task, *tensors)
+            self.program = self._program(self.config.steps - step, x, y)
         losses, gradient = self.program(self.theta, x, y)
         self.optimiser.step(gradient, schedule(step, self.config))
         return losses
+
+    def _program(self, steps: int, x: Tensor, y: Tensor) -> Program:
+        """How the next steps, of members who are as many as now, are computed."""
+        if steps < RECORDED_FROM:
+            return lambda *tensors: gradients(self.ensemble, self.task, *tensors)
+        # Compiling anew for every member that leaves would take longer than it saves.
+        compiled = len(self.members) <= self.compile_at
+        if compiled:
+            self.compile_at = len(self.members) // 2
+        return recorded_gradients(self.ensemble, self.task, self.theta, x, y, compiled)
 
     def evaluate(self, step: int, losses: Float[Tensor, " members"]) -> None:
         """Add a point to every curve, keep weights that are the best so far, and let go who waited too long."""

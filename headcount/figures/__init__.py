@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headcount.config import BadInput, choose
+from headcount.config import choose, file_errors
 from headcount.figures.laws import LAW_FIGURES
 from headcount.figures.overview import iha_overview
 from headcount.figures.published import PUBLISHED_FIGURES
@@ -39,31 +39,31 @@ def draw(names: list[str], evidence: Evidence, folder: Path) -> tuple[list[Path]
         Files written, and names for which the store holds no rows.
 
     Raises:
-        BadInput: on an unknown name.
+        BadInput: on an unknown name, or if the folder cannot be written.
     """
     known = [*FIGURES, *TABLES]
     for name in names:
         choose(name, [*known, "all"], "figure or table")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"'{folder}' cannot be used for figures: {error.strerror}") from None
     written, missing = [], []
-    for name in known if not names or "all" in names else names:
-        recorder = evidence.recording()
-        try:
-            if name in TABLES:
-                written += _write_table(name, recorder, folder)
-            else:
-                with paper_style():
-                    written += save(FIGURES[name](recorder), folder / name)
-        except NothingToDraw:
-            missing.append(name)
-            continue
-        side = folder / f"{name}.json"
-        side.write_text(json.dumps({"figure": name, "runs": sorted(recorder.read)}, indent=1) + "\n")
-        written.append(side)
+    with file_errors(folder, f"'{folder}' cannot be used for figures"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in known if not names or "all" in names else names:
+            try:
+                written += _draw_one(name, evidence.recording(), folder)
+            except NothingToDraw:
+                missing.append(name)
     return written, missing
+
+
+def _draw_one(name: str, recorder: Evidence, folder: Path) -> list[Path]:
+    if name in TABLES:
+        written = _write_table(name, recorder, folder)
+    else:
+        with paper_style():
+            written = save(FIGURES[name](recorder), folder / name)
+    side = folder / f"{name}.json"
+    side.write_text(json.dumps({"figure": name, "runs": sorted(recorder.read)}, indent=1) + "\n")
+    return [*written, side]
 
 
 def _write_table(name: str, evidence: Evidence, folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 from jaxtyping import Float
 
-from headcount.config import BadInput
+from headcount.config import BadInput, file_errors
 
 GRAPHS = {
     "karate": nx.karate_club_graph,
@@ -72,10 +72,8 @@ def file_digest(path: str) -> str:
     Raises:
         BadInput: if the file cannot be read.
     """
-    try:
+    with file_errors(path, f"file '{path}' cannot be read"):
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
-    except OSError as error:
-        raise BadInput(f"file '{path}' cannot be read: {error.strerror}") from None
 
 
 def file_adjacency(path: str, expected_digest: str) -> Matrix:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headcount.config import BadInput
+from headcount.config import BadInput, file_errors, whole_file
 
 SLUGS = {
     1: "single-supporting-fact",
@@ -125,10 +123,10 @@ def read(path: str | Path, story_type: int | None = None) -> list[Story]:
     story_type = type_of(path) if story_type is None else story_type
     if story_type not in SLUGS:
         raise BadInput(f"story type {story_type} does not exist; allowed: 1 to 20")
+    with file_errors(path, f"{path}: cannot be read"):
+        raw = path.read_bytes()
     try:
-        content = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+        content = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         byte = error.object[error.start]
@@ -200,21 +198,5 @@ def write(path: str | Path, stories: Iterable[Story]) -> None:
     Raises:
         BadInput: if the file cannot be written there.
     """
-    path = Path(path)
-    content = render(stories).encode("utf-8")
-    temporary: Path | None = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written ({error.strerror})") from None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    with whole_file(Path(path)) as file:
+        file.write_text(render(stories), encoding="utf-8", newline="")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headcount.config import BadInput
+from headcount.config import BadInput, file_errors
 from headcount.tasks.babi.format import Line, Story, read, type_of
 from headcount.tasks.babi.grammar import understand, words
 from headcount.tasks.babi.solve import Noise, solve
@@ -54,7 +54,8 @@ def check(path: str | Path, noise: Noise = "released") -> list[Report]:
         BadInput: if a file cannot be read, or a folder holds no such file.
     """
     path = Path(path)
-    files = sorted(path.glob("qa*_*.txt"), key=lambda file: (type_of(file), file.name)) if path.is_dir() else [path]
+    with file_errors(path, f"{path}: cannot be read"):
+        files = sorted(path.glob("qa*_*.txt"), key=lambda file: (type_of(file), file.name)) if path.is_dir() else [path]
     if not files:
         raise BadInput(f"{path}: no file qa*_*.txt in this folder")
     return [check_stories(read(file), noise) for file in files]
