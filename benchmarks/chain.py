@@ -17,13 +17,13 @@ from typing import Any
 
 from benchmarks.measure import Options, Row, cores
 from headcount import api, figures
-from headcount.experiments import memory, optimiser, store, sweep, training
+from headcount.experiments import Execution, memory, optimiser, store, sweep, training
 
 
 def _profile(preset: str, folder: str) -> None:
     """Reproduce in this process with one worker, and write seconds by part to stdout as JSON."""
     profile = cProfile.Profile()
-    profile.runcall(api.reproduce, preset, folder, "cpu", 1)
+    profile.runcall(api.reproduce, preset, folder, Execution("cpu", 1))
     timings: dict[Any, Any] = pstats.Stats(profile).stats
 
     def key(function: Callable[..., Any]) -> tuple[str, int, str]:

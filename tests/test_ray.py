@@ -13,7 +13,7 @@ import pytest
 
 from headcount import cli
 from headcount.config import BadInput
-from headcount.experiments import Execution, RayCluster, Store, ray_executor, runner
+from headcount.experiments import Execution, RayCluster, Store, memory, ray_executor, runner
 from headcount.experiments.store import FILE_NAME
 from headcount.experiments.sweep import Sweep
 
@@ -265,6 +265,23 @@ def test_a_cluster_that_cannot_be_used_is_said_at_once(nodes, tmp_path, options,
     with pytest.raises(BadInput, match=message):
         runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster(**options)))
     assert set(rows_of(tmp_path)["status"]) == {"planned"}
+
+
+@needs_ray
+def test_what_no_node_can_hold_is_refused_before_it_starts(nodes, tmp_path):
+    trials = trials_of(**{"training.batch": [10**6], "task.tokens": [64]})
+    with pytest.raises(BadInput, match=r"needs about .* GiB .*, and a Ray node has"):
+        runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster(nodes.address)))
+    assert set(rows_of(tmp_path)["status"]) == {"planned"}
+
+
+@needs_ray
+def test_groups_are_cut_until_a_node_can_hold_them(nodes, tmp_path, monkeypatch):
+    trials = trials_of()
+    monkeypatch.setattr(memory, "SHARE", memory.needed(trials[:1]).total / 2**50)
+    runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster(nodes.address)))
+    assert set(rows_of(tmp_path)["stack"]) == {1}
+    assert_as_local(tmp_path, trials)
 
 
 @needs_ray

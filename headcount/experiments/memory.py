@@ -24,6 +24,9 @@ COPIES = 9
 """Tensors as large as all weights: weights, gradient, Adam's two means, best and last weights, and three on the
 way of an update."""
 
+SHARE = 0.5
+"""Of the memory there is, what stacks are made to fit: the estimate is good within a factor of two or so."""
+
 GIB = 2**30
 
 
@@ -59,18 +62,25 @@ def needed(members: Sequence[Trial]) -> Needed:
     return Needed(data, count * COPIES * parameters, count * activations)
 
 
-def refuse_what_never_fits(trials: Iterable[Trial], device: torch.device) -> None:
-    """Stop before anything starts if one trial, alone, needs more than the device has.
+def cut(members: Sequence[Trial], room: float, most: int) -> list[list[Trial]]:
+    """Trials of equal `Trial.group` as stacks of at most `most` that need no more than `room` bytes, if one can."""
+    size = most
+    while size > 1 and needed(members[:size]).total > room:
+        size //= 2
+    return [list(members[start : start + size]) for start in range(0, len(members), size)]
+
+
+def refuse_what_never_fits(trials: Iterable[Trial], there: float, where: str) -> None:
+    """Stop before anything starts if one trial, alone, needs more than the `there` bytes of `where`.
 
     Raises:
         BadInput: with the estimate.
     """
-    there = total(device)
     for trial in {trial.group: trial for trial in trials}.values():
         need = needed([trial])
         if need.total > there:
             raise BadInput(
-                f"a trial of task '{trial.task.name}' with N = {trial.task.length} needs {need}, and {device.type} has"
+                f"a trial of task '{trial.task.name}' with N = {trial.task.length} needs {need}, and {where} has"
                 f" {there / GIB:.3g} GiB; choose a smaller size or batch, or fewer heads"
             )
 

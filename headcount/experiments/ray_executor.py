@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headcount.config import BadInput
+from headcount.experiments import memory
 from headcount.experiments.attempt import OUT_OF_MEMORY, attempt, failed, halves
 from headcount.experiments.execution import Execution, RayCluster
 from headcount.experiments.here import BEAT_SECONDS, environment, label
@@ -165,6 +166,11 @@ class _Job:
     steps: int
     claimed: bool = False
 
+    @property
+    def bytes(self) -> int:
+        """What training it takes."""
+        return memory.needed(self.group).total
+
 
 class _Driver:
     """The groups that wait, those in flight, and what is known of both."""
@@ -173,7 +179,7 @@ class _Driver:
         import ray
 
         self.ray, self.store, self.cluster, self.fail_fast = ray, store, cluster, execution.fail_fast
-        self.waiting = deque(_Job(group, group[0].training.steps) for group in waiting)
+        self.waiting: deque[_Job] = deque()
         self.running: dict[ray.ObjectRef, tuple[int, _Job]] = {}
         self.submitted = self.done = self.died = 0
         self.died_with: Counter[str] = Counter()
@@ -181,17 +187,17 @@ class _Driver:
         self.steps: dict[int, int] = {}
         self.board = ray.remote(_board()).options(num_cpus=0, max_restarts=-1).remote()
         self.reports = self.board.take.remote()
-        task = ray.remote(_train_group).options(
-            num_cpus=cluster.cpus_per_group, num_gpus=cluster.gpus_per_group, max_retries=0
+        self.settings = execution.device, execution.timeout, execution.compiled
+        self.train = ray.remote(num_cpus=cluster.cpus_per_group, num_gpus=cluster.gpus_per_group, max_retries=0)(
+            _train_group
         )
-        settings = execution.device, execution.timeout, execution.compiled
-        self.submit = lambda number, texts: task.remote(number, texts, *settings, self.board)
         self.slots, self.looked, self.beaten = self._slots(), time.monotonic(), time.monotonic()
         if not self.slots:
             raise BadInput(
                 f"no node of the Ray cluster has what a group takes: cpus = {cluster.cpus_per_group:g}, "
                 f"gpus = {cluster.gpus_per_group:g}"
             )
+        self._make_fit(waiting)
 
     def run(self, tell: Callable[[int, str], None]) -> int:
         """Until every group has ended; returns how many workers died."""
@@ -207,6 +213,19 @@ class _Driver:
                 break
         return self.died
 
+    def _make_fit(self, waiting: list[list[Trial]]) -> None:
+        """Cut groups so that the largest node can hold each, and have Ray set their memory aside. Of a GPU's memory
+        Ray knows nothing."""
+        most = float("inf")
+        if not self.cluster.gpus_per_group:
+            most = max(node["Resources"].get("memory", 0) for node in self.ray.nodes() if self.cluster.slots(node))
+            memory.refuse_what_never_fits((trial for group in waiting for trial in group), most, "a Ray node")
+        for group in waiting:
+            steps = group[0].training.steps
+            for part in memory.cut(group, memory.SHARE * most, len(group)):
+                self.waiting.append(_Job(part, steps))
+                steps = 0
+
     def cancel(self) -> None:
         """End what still trains."""
         for reference in self.running:
@@ -221,7 +240,9 @@ class _Driver:
                 job = _Job([trial for trial in job.group if trial.id in mine], job.steps, claimed=True)
             if job.group:
                 self.submitted += 1
-                reference = self.submit(self.submitted, [trial.to_json() for trial in job.group])
+                texts = [trial.to_json() for trial in job.group]
+                task = self.train if self.cluster.gpus_per_group else self.train.options(memory=job.bytes)
+                reference = task.remote(self.submitted, texts, *self.settings, self.board)
                 self.running[reference] = self.submitted, job
             else:
                 self.done += job.steps

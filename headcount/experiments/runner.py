@@ -27,9 +27,6 @@ from headcount.experiments.training import resolve_device
 from headcount.experiments.trial import Trial
 
 LARGEST_STACK = 64
-SHARE = 0.5
-"""Of the free memory, what stacks are made to fit: the estimate is good within a factor of two or so."""
-
 Progress = Callable[[int, int, str], None]
 
 
@@ -76,10 +73,7 @@ def groups(trials: Iterable[Trial], room: float = float("inf")) -> list[list[Tri
         by_group.setdefault(trial.group, []).append(trial)
     made = []
     for members in by_group.values():
-        size = LARGEST_STACK
-        while size > 1 and memory.needed(members[:size]).total > room:
-            size //= 2
-        made += [members[start : start + size] for start in range(0, len(members), size)]
+        made += memory.cut(members, room, LARGEST_STACK)
     return made
 
 
@@ -120,9 +114,9 @@ def run(
         where = resolve_device(execution.device)
         if execution.compiled:
             need_compiler(where)
-        memory.refuse_what_never_fits(open_trials, where)
+        memory.refuse_what_never_fits(open_trials, memory.total(where), where.type)
         count = choose_workers(execution.workers, where, len(groups(open_trials)))
-        waiting = groups(open_trials, SHARE * memory.free(where) / count)
+        waiting = groups(open_trials, memory.SHARE * memory.free(where) / count)
     else:
         waiting = groups(open_trials)
     total, died = sum(group[0].training.steps for group in waiting), 0
