@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import CPU, Options, Row, alternate, cores, has_jax, medians
+from headcount.config import BadInput
 from headcount.experiments.optimiser import StackedAdam
+from headcount.experiments.recording import need_compiler
 from headcount.experiments.training import initial_weights, recorded_gradients
 from headcount.experiments.trial import Trial
 from headcount.models import build_ensemble
@@ -97,24 +99,25 @@ class Trainer(Protocol):
 
 
 class Stacked:
-    """Ours: the inner loop of `headcount.experiments.training`, recorded as it is from 50 steps on."""
+    """Ours: the inner loop of `headcount.experiments.training`, recorded as it is from 50 steps on, or compiled."""
 
-    def __init__(self, members: Sequence[Trial], device: torch.device = CPU) -> None:
+    def __init__(self, members: Sequence[Trial], device: torch.device = CPU, compiled: bool = False) -> None:
         self.task = members[0].task
         starts = [initial_weights(trial.seed) for trial in members]
         self.ensemble = build_ensemble(members[0].build_model, starts).to(device, torch.float32)
         self.inputs, self.targets = batches(members, device)
         self.theta = self.ensemble.theta.detach()
         self.optimiser = StackedAdam(self.theta, [RATE] * len(members), [0.0] * len(members))
-        self.program = recorded_gradients(self.ensemble, self.task, self.theta, self.inputs[0], self.targets[0])
+        first = self.inputs[0], self.targets[0]
+        self.program = recorded_gradients(self.ensemble, self.task, self.theta, *first, compiled)
 
     def train(self, rounds: int) -> np.ndarray:
         for _ in range(rounds):
             losses = []
             for inputs, targets in zip(self.inputs, self.targets, strict=True):
-                loss, gradient = self.program(self.theta, inputs, targets)
+                loss, gradient = self.program(inputs, targets)
                 self.optimiser.step(gradient, 1.0)
-                losses.append(loss)
+                losses.append(loss.clone())
         return torch.stack(losses).cpu().numpy()
 
 
@@ -145,13 +148,13 @@ class Loop:
 
 
 def build(kind: str, model: str, members: int) -> Trainer:
-    """A trainer on the CPU: stacked, loop or jax."""
+    """A trainer on the CPU: stacked, compiled, loop or jax."""
     made = trials(model, members)
     if kind == "jax":
         # Imported by the processes that run it alone: it starts threads, and need not be installed.
         peer: Trainer = importlib.import_module("benchmarks.jax_peer").Peer(made)
         return peer
-    return Stacked(made) if kind == "stacked" else Loop(made)
+    return Loop(made) if kind == "loop" else Stacked(made, compiled=kind == "compiled")
 
 
 def _serve(connection: Connection, threads: int, core: int | None) -> None:
@@ -232,12 +235,13 @@ def stacks(options: Options) -> Iterator[Row]:
     On one core: one process of one thread. On all cores: a process of one thread for each (which is how the runner
     works), or one process with as many threads.
 
-    - stacked: ours, `Ensemble` and `StackedAdam`, recorded once;
+    - stacked: ours, `Ensemble` and `StackedAdam`, recorded once; compiled: with --compile, where there is a compiler;
     - loop: a plain PyTorch loop, an nn.Module and a fused torch.optim.Adam each, one model after another;
     - JAX: the same network and optimiser under `vmap`, steps under `lax.scan`, compiled by `jit`.
 
     The losses of the first steps are compared before anything is timed. Recording and compiling are left out of the
-    rates, and stand in columns of their own, in seconds. Ratios are ours against the best of the others on as many cores.
+    rates, and stand in columns of their own, in seconds. Ratios are ours (recorded) against the best of the others on as
+    many cores; "compiled ratio" that of compiled steps.
     """
     names = list(MODELS)
     ensembles = ENSEMBLES
@@ -250,6 +254,7 @@ def stacks(options: Options) -> Iterator[Row]:
         crews = {
             "stacked, 1 core": Crew("stacked", single[:1]),
             "stacked, all cores": Crew("stacked", single),
+            **({"compiled, 1 core": Crew("compiled", single[:1])} if _has_compiler() else {}),
             "loop, 1 core": Crew("loop", single[:1]),
             "loop, all cores by threads": Crew("loop", many),
             "loop, all cores by processes": Crew("loop", single),
@@ -264,6 +269,14 @@ def stacks(options: Options) -> Iterator[Row]:
                 yield _race(crews, model, members, options)
 
 
+def _has_compiler() -> bool:
+    try:
+        need_compiler(CPU)
+    except BadInput:
+        return False
+    return True
+
+
 def _race(crews: dict[str, Crew], model: str, members: int, options: Options) -> Row:
     built = {name: crew.build(model, members) for name, crew in crews.items()}
     check_agreement({name: losses for name, (_, losses) in built.items()})
@@ -271,9 +284,11 @@ def _race(crews: dict[str, Crew], model: str, members: int, options: Options) ->
     rates = {name: BATCHES * members * len(crews[name].workers) / value for name, value in medians(seconds).items()}
     row: Row = {"model": model, "ensemble": members, **rates}
     for where in ("1 core", "all cores"):
-        others = [rate for name, rate in rates.items() if where in name and not name.startswith("stacked")]
+        others = [rate for name, rate in rates.items() if where in name and name.startswith(("loop", "JAX"))]
         row[f"ratio, {where}"] = rates[f"stacked, {where}"] / max(others)
-    row["recording"] = built["stacked, 1 core"][0]
-    if "JAX, 1 core" in built:
-        row["compiling"] = built["JAX, 1 core"][0]
+        if f"compiled, {where}" in rates:
+            row[f"compiled ratio, {where}"] = rates[f"compiled, {where}"] / max(others)
+    for name, kind in (("recording", "stacked"), ("compiling", "compiled"), ("JAX compiling", "JAX")):
+        if f"{kind}, 1 core" in built:
+            row[name] = built[f"{kind}, 1 core"][0]
     return {**row, "seconds": seconds}

@@ -143,9 +143,10 @@ def gradients(
 def recorded_gradients(
     ensemble: Ensemble, task: Task, theta: Tensor, inputs: Tensor, targets: Tensor, compiled: bool = False
 ) -> Program:
-    """`gradients` as a program of theta, inputs and targets of these shapes, see `record` and `fused`."""
+    """`gradients` as a program of inputs and targets of these shapes, see `record` and `fused`. It reads theta anew at
+    every call; its results hold until the next."""
     made = fused if compiled else record
-    return made(lambda *tensors: gradients(ensemble, task, *tensors), theta, inputs, targets)
+    return made(lambda *batch: gradients(ensemble, task, theta, *batch), inputs, targets)
 
 
 def train(
@@ -214,14 +215,14 @@ class _Stack:
         x, y = self.select(inputs), self.select(targets)
         if self.program is None:
             self.program = self._program(self.config.steps - step, x, y)
-        losses, gradient = self.program(self.theta, x, y)
+        losses, gradient = self.program(x, y)
         self.optimiser.step(gradient, schedule(step, self.config))
         return losses
 
     def _program(self, steps: int, x: Tensor, y: Tensor) -> Program:
         """How the next steps, of members who are as many as now, are computed."""
         if steps < RECORDED_FROM:
-            return lambda *tensors: gradients(self.ensemble, self.task, *tensors)
+            return lambda *batch: gradients(self.ensemble, self.task, self.theta, *batch)
         # Compiling anew for every member that leaves would take longer than it saves.
         compiled = len(self.members) <= self.compile_at
         if compiled:
