@@ -108,7 +108,7 @@ def laws(options: Options) -> Iterator[Row]:
     """
     for preset in ("smoke",) if options.quick else ("smoke", "quick"):
         with TemporaryDirectory() as folder:
-            done = api.reproduce(preset, folder, options.device.type)
+            done = api.reproduce(preset, folder, Execution(options.device.type))
         if done.report.broken:
             raise RuntimeError(f"{done.report.failed} trials failed, {done.report.died} workers died")
         yield {"preset": preset, "trials": done.report.ran, "training s": done.report.seconds, "all s": done.seconds}

@@ -25,11 +25,11 @@ def masked_softmax(
     """softmax over allowed keys, in float32 at least; a row with no allowed key gives zeros."""
     wide = _hidden(scores, mask)
     if wide.shape[-1] < SHORT and wide.device.type == "cpu":
-        powers, total = _powers(wide)
+        powers, total = _powers(wide, mask)
         weights = powers / total
     else:
-        weights = wide.softmax(-1)
-    return _without_blind(weights, mask).to(scores.dtype)
+        weights = _without_blind(wide.softmax(-1), mask)
+    return weights.to(scores.dtype)
 
 
 def _hidden(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -42,15 +42,22 @@ def _hidden(scores: Tensor, mask: Tensor | None) -> Tensor:
     return wide + zero.masked_fill(~mask, torch.finfo(wide.dtype).min / 2)
 
 
-def _powers(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Numerators and denominators of a softmax. The largest score leaves no trace in them, and so needs no gradient."""
+def _powers(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Numerators and denominators of a softmax, the latter infinite for queries that may look at nothing. The largest
+    score leaves no trace in their ratio, and so needs no gradient."""
     powers = (scores - scores.detach().amax(-1, keepdim=True)).exp()
-    return powers, powers.sum(-1, keepdim=True)
+    total = powers.sum(-1, keepdim=True)
+    return powers, total if mask is None else total.masked_fill(_blind(mask), float("inf"))
+
+
+def _blind(mask: Tensor) -> Tensor:
+    """Queries that may look at nothing."""
+    return ~mask.any(-1, keepdim=True)
 
 
 def _without_blind(rows: Tensor, mask: Tensor | None) -> Tensor:
     """Zeros in rows of queries that may look at nothing."""
-    return rows if mask is None else rows.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    return rows if mask is None else rows.masked_fill(_blind(mask), 0.0)
 
 
 def attention_weights(
@@ -118,11 +125,9 @@ def _held(queries: Tensor, keys: Tensor, values: Tensor, inverse_temperature: fl
     """The same with as few passes over the weights as there can be: what is small, queries and outputs, is scaled."""
     scores = _hidden((queries * inverse_temperature) @ keys.transpose(-1, -2), mask)
     if scores.shape[-1] < SHORT:
-        powers, total = _powers(scores)
-        outputs = powers.to(values.dtype) @ values / total.to(values.dtype)
-    else:
-        outputs = scores.softmax(-1).to(values.dtype) @ values
-    return _without_blind(outputs, mask)
+        powers, total = _powers(scores, mask)
+        return powers.to(values.dtype) @ values / total.to(values.dtype)
+    return _without_blind(scores.softmax(-1).to(values.dtype) @ values, mask)
 
 
 HELD = 32
@@ -141,8 +146,7 @@ def softmax_attention(
         return _held(queries, keys, values, inverse_temperature, mask)
     if mask is None:
         return _fused(queries, keys, values, None, inverse_temperature)
-    blind = ~mask.any(-1, keepdim=True)
-    return _without_blind(_fused(queries, keys, values, mask | blind, inverse_temperature), mask)
+    return _without_blind(_fused(queries, keys, values, mask | _blind(mask), inverse_temperature), mask)
 
 
 def attend(
