@@ -1,0 +1,216 @@
+"""Replay a recorded list of operations in memory that is laid out beforehand.
+
+Half of the time of a small model goes into asking for memory, describing views of it, and moving numbers. Here all of it
+is settled once: every view is made, every operation is told where to write, and memory is used again as soon as its last
+reader is done. What is left to do at a call is the operations themselves, in their order: the bits are the same.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node, map_arg
+
+aten = torch.ops.aten
+OVER: dict[Any, tuple[Any, str | None]] = {
+    aten.add.Tensor: (aten.add_.Tensor, None),
+    aten.sub.Tensor: (aten.sub_.Tensor, None),
+    aten.mul.Tensor: (aten.mul_.Tensor, None),
+    aten.mul.Scalar: (aten.mul_.Scalar, None),
+    aten.div.Tensor: (aten.div_.Tensor, None),
+    aten.neg.default: (aten.neg_.default, None),
+    aten.exp.default: (aten.exp_.default, None),
+    aten.masked_fill.Scalar: (aten.masked_fill_.Scalar, None),
+    aten.gelu_backward.default: (aten.gelu_backward.grad_input, "grad_input"),
+}
+"""Operations element by element, their forms that may write over the first argument, and the name such a form has for
+the place that it writes to."""
+
+
+class Replay:
+    """A graph as a list of calls on tensors that stay where they are.
+
+    Called with tensors shaped like its inputs; the results hold until the next call.
+    """
+
+    def __init__(self, graph: Graph, recorded: dict[Node, Any]) -> None:
+        """Lay out the memory.
+
+        Args:
+            graph: of operations on tensors, without a choice that depends on a value.
+            recorded: what every node gave when it was recorded. Inputs and constants stay where they are.
+        """
+        self.inputs: list[Tensor] = []
+        self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self.outputs: tuple[Tensor, ...] = ()
+        layout = _Layout(graph, recorded)
+        with torch.no_grad():
+            for node in graph.nodes:
+                if node.op == "placeholder":
+                    self.inputs.append(layout.give(node))
+                elif node.op == "get_attr":
+                    layout.give(node)
+                elif node.op == "output":
+                    (self.outputs,), _ = layout.arguments(node)
+                else:
+                    self._add(node, layout)
+                layout.take_back(node)
+
+    def _add(self, node: Node, layout: _Layout) -> None:
+        """The call that a node takes, if any."""
+        arguments, keywords = layout.arguments(node)
+        function: Any = node.target
+        if function is operator.getitem or layout.is_view(node):
+            layout.values[node] = function(*arguments, **keywords)
+        elif function._schema.is_mutable:
+            # What is written in place is known by the node that made it.
+            self.calls.append((function, arguments, keywords))
+        elif (place := layout.free_argument(node)) is not None:
+            function, name = OVER[function]
+            layout.pass_on(node.args[place], node)
+            # The two that may change places commute.
+            arguments = (arguments[place], *arguments[:place], *arguments[place + 1 :])
+            self.calls.append((function, arguments, keywords if name is None else {**keywords, name: arguments[0]}))
+        else:
+            places = layout.lend(node)
+            self.calls.append(_into(function, places, arguments, keywords))
+
+    @torch.no_grad()
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        for place, tensor in zip(self.inputs, tensors, strict=True):
+            place.copy_(tensor)
+        for function, arguments, keywords in self.calls:
+            function(*arguments, **keywords)
+        return self.outputs
+
+
+class _Layout:
+    """Where the value of every node lies."""
+
+    def __init__(self, graph: Graph, recorded: dict[Node, Any]) -> None:
+        self.recorded = recorded
+        self.storages = {node: {_storage(tensor) for tensor in _tensors(value)} for node, value in recorded.items()}
+        self.values: dict[Node, Any] = {}
+        self.last: dict[int, Node] = {}
+        for node in graph.nodes:
+            self.last |= dict.fromkeys(self._read(node), node)
+        self.lent: dict[int, Tensor] = {}
+        self.spare: list[Tensor] = []
+
+    def _read(self, node: Node) -> list[int]:
+        """The storages behind the arguments of a node, one entry for each argument that lies there."""
+        return [storage for argument in node.all_input_nodes for storage in self.storages[argument]]
+
+    def arguments(self, node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a node, at their places."""
+        found: tuple[tuple[Any, ...], dict[str, Any]] = map_arg((node.args, node.kwargs), self.values.__getitem__)
+        return found
+
+    def give(self, node: Node) -> Tensor:
+        """An input or a constant: it lies where it was recorded."""
+        found: Tensor = self.recorded[node]
+        self.values[node] = found
+        return found
+
+    def is_view(self, node: Node) -> bool:
+        """Whether a node shows part of its arguments and computes nothing."""
+        function: Any = node.target
+        return not function._schema.is_mutable and self.storages[node] <= {*self._read(node)}
+
+    def free_argument(self, node: Node) -> int | None:
+        """The place of an argument that a node may write over: nobody reads it later, and it lies as the result would."""
+        commutes = node.target in (aten.add.Tensor, aten.mul.Tensor) and not node.kwargs
+        for place in () if node.target not in OVER else (0, 1) if commutes else (0,):
+            argument = node.args[place]
+            if isinstance(argument, Node) and isinstance(self.recorded[argument], Tensor):
+                (storage,) = self.storages[argument]
+                alone = self._read(node).count(storage) == 1 and self.last[storage] is node
+                if storage in self.lent and alone and _form(self.recorded[argument]) == _form(self.recorded[node]):
+                    return place
+        return None
+
+    def pass_on(self, argument: Any, node: Node) -> None:
+        """Let a node have the place of its argument."""
+        (old,), (new,) = self.storages[argument], self.storages[node]
+        self.lent[new] = self.lent.pop(old)
+        self.values[node] = self.values[argument]
+
+    def lend(self, node: Node) -> tuple[Tensor | None, ...]:
+        """Places for what a node gives: the least spare memory that holds it, the latest used first, or new memory."""
+        value = self.recorded[node]
+        places = tuple(None if part is None else self._place(part) for part in _parts(value))
+        self.values[node] = places[0] if isinstance(value, Tensor) else places
+        return places
+
+    def _place(self, tensor: Tensor) -> Tensor:
+        size, storage = max(tensor.untyped_storage().nbytes(), 1), _storage(tensor)
+        fitting = [memory for memory in self.spare if size <= len(memory) <= 2 * size]
+        if fitting:
+            memory = min(reversed(fitting), key=len)
+            self.spare = [other for other in self.spare if other is not memory]
+        else:
+            memory = torch.empty(size, dtype=torch.uint8, device=tensor.device)
+        self.lent[storage] = memory
+        place = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return place.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def take_back(self, node: Node) -> None:
+        """Memory that nobody reads after this node is spare."""
+        for storage in {*self._read(node), *self.storages.get(node, ())}:
+            if storage in self.lent and self.last.get(storage, node) is node:
+                self.spare.append(self.lent.pop(storage))
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return (value,) if isinstance(value, Tensor) else value
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [part for part in _parts(value) if isinstance(part, Tensor)]
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+def _into(
+    function: Any, places: tuple[Tensor | None, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The call of an operation that writes to `places`."""
+    if function is aten.clone.default:
+        return aten.copy_.default, (places[0], arguments[0]), {}
+    found = _writing(function)
+    if found is not None and None not in places:
+        writing, names = found
+        return writing, arguments, {**keywords, **dict(zip(names, places, strict=True))}
+
+    def copied(*arguments: Any, **keywords: Any) -> None:
+        for place, part in zip(places, _parts(function(*arguments, **keywords)), strict=True):
+            if place is not None:
+                place.copy_(part)
+
+    return copied, arguments, keywords
+
+
+@lru_cache(maxsize=1024)
+def _writing(function: Any) -> tuple[Any, tuple[str, ...]] | None:
+    """The form of an operation that is told where to write, and what it calls these places."""
+    if function is aten.mul.Scalar:
+        return aten.mul.out, ("out",)
+    wanted = [(argument.name, str(argument.type)) for argument in function._schema.arguments]
+    for name in function.overloadpacket.overloads():
+        form = getattr(function.overloadpacket, name)
+        given = [(argument.name, str(argument.type)) for argument in form._schema.arguments if not argument.is_out]
+        places = tuple(argument.name for argument in form._schema.arguments if argument.is_out)
+        if given == wanted and len(places) == len(function._schema.returns):
+            return form, places
+    return None
