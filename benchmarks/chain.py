@@ -61,14 +61,13 @@ def _profile(preset: str, folder: str) -> None:
 
 
 def reproduce(options: Options) -> Iterator[Row]:
-    """Wall seconds of `headcount reproduce`, interpreter start included, with a worker for each core and with one, and of
+    """Wall seconds of `headcount reproduce`, interpreter start included, with a worker for each core, and of
     the import alone; then, by cProfile, seconds of every part in one process with one worker. Profiling makes Python
     slower: read its shares, not its seconds.
     """
     preset = "smoke" if options.quick else "quick"
-    for workers in sorted({cores(), 1}, reverse=True):
-        command = ["-m", "headcount", "reproduce", "--preset", preset, "--workers", str(workers), "--device", "cpu"]
-        yield _wall(f"preset {preset}, workers: {workers}", options, *command, "--results")
+    command = ["-m", "headcount", "reproduce", "--preset", preset, "--workers", str(cores()), "--device", "cpu"]
+    yield _wall(f"preset {preset}, workers: {cores()}", options, *command, "--results")
     yield _wall("import", options, "-c", "import headcount")
     with TemporaryDirectory() as folder:
         text = _run("-m", "benchmarks.chain", preset, folder)

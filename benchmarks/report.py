@@ -16,7 +16,7 @@ from headcount.figures.style import DOUBLE, SERIES, paper_style
 
 FIGURE = "stacks.png"
 
-_LOOKS = {"stacked": SERIES[1], "loop": SERIES[0], "JAX": SERIES[2]}
+_LOOKS = {"stacked": SERIES[1], "compiled": SERIES[3], "loop": SERIES[0], "JAX": SERIES[2]}
 _LINES = {
     "1 core": (":", "o"),
     "all cores by threads": ("--", "^"),

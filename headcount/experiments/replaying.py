@@ -43,7 +43,8 @@ class Replay:
 
         Args:
             graph: of operations on tensors, without a choice that depends on a value.
-            recorded: what every node gave when it was recorded. Inputs and constants stay where they are.
+            recorded: what every node gave when it was recorded. Inputs and constants stay where they are; the memory
+                of all else is let go.
         """
         self.inputs: list[Tensor] = []
         self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
@@ -94,7 +95,16 @@ class _Layout:
 
     def __init__(self, graph: Graph, recorded: dict[Node, Any]) -> None:
         self.recorded = recorded
-        self.storages = {node: {_storage(tensor) for tensor in _tensors(value)} for node, value in recorded.items()}
+        self.storages = {node: [_storage(tensor) for tensor in _tensors(value)] for node, value in recorded.items()}
+        given = {_storage(recorded[node]) for node in recorded if node.op in ("placeholder", "get_attr")}
+        memories = {
+            _storage(tensor): tensor.untyped_storage() for value in recorded.values() for tensor in _tensors(value)
+        }
+        self.sizes = {storage: max(memory.nbytes(), 1) for storage, memory in memories.items()}
+        for storage, memory in memories.items():
+            if storage not in given:
+                # From here on forms are needed, and no numbers.
+                memory.resize_(0)
         self.values: dict[Node, Any] = {}
         self.last: dict[int, Node] = {}
         for node in graph.nodes:
@@ -120,7 +130,7 @@ class _Layout:
     def is_view(self, node: Node) -> bool:
         """Whether a node shows part of its arguments and computes nothing."""
         function: Any = node.target
-        return not function._schema.is_mutable and self.storages[node] <= {*self._read(node)}
+        return not function._schema.is_mutable and {*self.storages[node]} <= {*self._read(node)}
 
     def free_argument(self, node: Node) -> int | None:
         """The place of an argument that a node may write over: nobody reads it later, and it lies as the result would."""
@@ -142,13 +152,15 @@ class _Layout:
 
     def lend(self, node: Node) -> tuple[Tensor | None, ...]:
         """Places for what a node gives: the least spare memory that holds it, the latest used first, or new memory."""
-        value = self.recorded[node]
-        places = tuple(None if part is None else self._place(part) for part in _parts(value))
+        value, storages = self.recorded[node], iter(self.storages[node])
+        places = tuple(
+            self._place(part, next(storages)) if isinstance(part, Tensor) else None for part in _parts(value)
+        )
         self.values[node] = places[0] if isinstance(value, Tensor) else places
         return places
 
-    def _place(self, tensor: Tensor) -> Tensor:
-        size, storage = max(tensor.untyped_storage().nbytes(), 1), _storage(tensor)
+    def _place(self, tensor: Tensor, storage: int) -> Tensor:
+        size = self.sizes[storage]
         fitting = [memory for memory in self.spare if size <= len(memory) <= 2 * size]
         if fitting:
             memory = min(reversed(fitting), key=len)
