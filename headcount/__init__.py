@@ -17,4 +17,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'headcount' has no attribute '{name}'")
     from headcount import api, experiments
 
-    return getattr(experiments if hasattr(experiments, name) else api, name)
+    return getattr(experiments if name in experiments.__all__ else api, name)

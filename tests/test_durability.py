@@ -14,32 +14,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from small import planned
+from small import small_trials as trials
 
 from headcount import api
 from headcount.config import BadInput
-from headcount.experiments import Execution, Store, Sweep, runner
+from headcount.experiments import Execution, Store, runner
 from headcount.experiments.store import FILE_NAME, STORE_VERSION, StoreError
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data"
 NUMBERS = ["id", "status", "error", "best_error", "best_step", "last_step", "weight_norm", "parameters"]
-
-
-def trials(heads=(1, 2), seeds=2, steps=20, **training):
-    return Sweep.parse(
-        {
-            "task": {"name": "polynomial", "k": 2, "tokens": 5},
-            "model": {"score": "linear", "content": "positions", "value_content": "features"},
-            "training": {"steps": steps, "validation_examples": 16, "test_examples": 32, **training},
-            "grid": {"model.heads": list(heads), "seed": list(range(seeds))},
-        }
-    ).trials()
-
-
-def planned(folder, chosen):
-    store = Store(folder)
-    store.plan(chosen, "s")
-    return store
 
 
 def numbers(store):

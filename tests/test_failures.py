@@ -5,14 +5,16 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 
 import dying
 import pytest
 import torch
+from small import planned, small_trials
 
 from headcount import Results, api
 from headcount.config import BadInput
-from headcount.experiments import Execution, Store, Sweep, attempt, memory, processes, runner
+from headcount.experiments import Execution, attempt, memory, processes, runner
 from headcount.experiments.attempt import OUT_OF_MEMORY, TIMEOUT, Overtime, cause_of
 from headcount.experiments.store import StoreError
 from headcount.experiments.training import train
@@ -21,27 +23,13 @@ from headcount.experiments.trial import Trial
 CPU = torch.device("cpu")
 
 
-def trials(heads=(1,), seeds=4, steps=2, **training):
-    return Sweep.parse(
-        {
-            "task": {"name": "polynomial", "k": 2, "tokens": 5},
-            "model": {"score": "linear", "content": "positions", "value_content": "features"},
-            "training": {"steps": steps, "validation_examples": 16, "test_examples": 32, **training},
-            "grid": {"model.heads": list(heads), "seed": list(range(seeds))},
-        }
-    ).trials()
+trials = partial(small_trials, heads=(1,), seeds=4, steps=2)
 
 
 def fails_with_seed_2(group, *others):
     if any(trial.seed == 2 for trial in group):
         raise ZeroDivisionError("seed 2")
     return train(group, *others)
-
-
-def planned(folder, chosen):
-    store = Store(folder)
-    store.plan(chosen, "s")
-    return store
 
 
 def by_seed(store, column):

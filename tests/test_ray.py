@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from small import planned, small_trials
 
 from headcount import cli
 from headcount.config import BadInput
 from headcount.experiments import Execution, RayCluster, Store, memory, ray_executor, runner
 from headcount.experiments.store import FILE_NAME
-from headcount.experiments.sweep import Sweep
 
 EXACT = ["id", "status", "error", "error_stderr", "best_error", "best_stderr", "best_step", "last_step", "weight_norm",
          "parameters", "stack", "environment"]  # fmt: skip
@@ -26,20 +26,7 @@ CLI = [sys.executable, "-m", "headcount", "sweep", "polynomial", "--k", "2", "--
 
 
 def trials_of(steps=60, **grid):
-    return Sweep.parse(
-        {
-            "task": {"name": "polynomial", "k": 2, "tokens": 5},
-            "model": {"score": "linear", "content": "positions", "value_content": "features"},
-            "training": {"steps": steps, "validation_examples": 16, "test_examples": 32},
-            "grid": {"model.heads": [1, 2, 3, 4], "seed": [0, 1], **grid},
-        }
-    ).trials()
-
-
-def store_of(folder, trials):
-    store = Store(folder)
-    store.plan(trials, "s")
-    return store
+    return small_trials(heads=range(1, 5), steps=steps, grid=grid)
 
 
 def rows_of(folder):
@@ -48,7 +35,7 @@ def rows_of(folder):
 
 def assert_as_local(folder, trials):
     """Every trial once, and every number of it the one that this machine gives without Ray."""
-    local = store_of(folder / "local", trials)
+    local = planned(folder / "local", trials)
     runner.run(trials, local, Execution("cpu", 1))
     ours = Store(folder, create=False)
     pd.testing.assert_frame_equal(rows_of(folder)[EXACT], rows_of(folder / "local")[EXACT])
@@ -177,7 +164,7 @@ def incomplete(nodes):
 @needs_ray
 def test_rows_are_those_of_the_local_executor(nodes, tmp_path):
     trials = trials_of(**{"training.learning_rate": [0.01, 0.02], "task.k": [2, 3]})
-    store, told = store_of(tmp_path, trials), []
+    store, told = planned(tmp_path, trials), []
     report = runner.run(trials, store, Execution(cluster=RayCluster(nodes.address)), lambda *now: told.append(now))
     assert (report.ran, report.left, report.elsewhere, report.died) == (32, 0, 0, 0)
     steps = [done for done, _, _ in told]
@@ -200,7 +187,7 @@ def test_nodes_run_the_code_of_the_driver(nodes, tmp_path, monkeypatch):
 @needs_ray
 def test_a_lost_node_costs_nothing_but_time(nodes, tmp_path):
     trials = trials_of(steps=400, **{"model.heads": [1, 2, 3, 4, 5, 6]})
-    store, lost = store_of(tmp_path, trials), []
+    store, lost = planned(tmp_path, trials), []
 
     def lose_a_node(done, total, label):
         if done >= 400 and not lost:
@@ -219,7 +206,7 @@ def test_a_lost_node_costs_nothing_but_time(nodes, tmp_path):
 def test_a_node_that_lacks_a_package_is_said(incomplete, tmp_path):
     trials = trials_of()
     with pytest.raises(BadInput, match=r"cannot train: ModuleNotFoundError: .*pydantic"):
-        runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster()))
+        runner.run(trials, planned(tmp_path, trials), Execution(cluster=RayCluster()))
     assert set(rows_of(tmp_path)["status"]) == {"planned"}
 
 
@@ -263,7 +250,7 @@ def test_a_cluster_that_cannot_be_used_is_said_at_once(nodes, tmp_path, options,
     if options["address"] == "ours":
         options = {**options, "address": nodes.address}
     with pytest.raises(BadInput, match=message):
-        runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster(**options)))
+        runner.run(trials, planned(tmp_path, trials), Execution(cluster=RayCluster(**options)))
     assert set(rows_of(tmp_path)["status"]) == {"planned"}
 
 
@@ -271,7 +258,7 @@ def test_a_cluster_that_cannot_be_used_is_said_at_once(nodes, tmp_path, options,
 def test_what_no_node_can_hold_is_refused_before_it_starts(nodes, tmp_path):
     trials = trials_of(**{"training.batch": [10**6], "task.tokens": [64]})
     with pytest.raises(BadInput, match=r"needs about .* GiB .*, and a Ray node has"):
-        runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster(nodes.address)))
+        runner.run(trials, planned(tmp_path, trials), Execution(cluster=RayCluster(nodes.address)))
     assert set(rows_of(tmp_path)["status"]) == {"planned"}
 
 
@@ -279,7 +266,7 @@ def test_what_no_node_can_hold_is_refused_before_it_starts(nodes, tmp_path):
 def test_groups_are_cut_until_a_node_can_hold_them(nodes, tmp_path, monkeypatch):
     trials = trials_of()
     monkeypatch.setattr(memory, "SHARE", memory.needed(trials[:1]).total / 2**50)
-    runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster(nodes.address)))
+    runner.run(trials, planned(tmp_path, trials), Execution(cluster=RayCluster(nodes.address)))
     assert set(rows_of(tmp_path)["stack"]) == {1}
     assert_as_local(tmp_path, trials)
 
@@ -365,7 +352,7 @@ def test_exceptions_and_dead_workers_are_rows_of_their_trials_alone(faulty, tmp_
     trials = trials_of(**{"model.heads": [1], "seed": [0, BROKEN_SEED]}) + trials_of(
         **{"model.heads": [2], "seed": [0, DEADLY_SEED]}
     )
-    report = runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster()))
+    report = runner.run(trials, planned(tmp_path, trials), Execution(cluster=RayCluster()))
     assert report.causes == {"ArithmeticError": 1, "worker died": 1}
     assert report.died == 1 + ray_executor.MOST_DEATHS
     rows = rows_of(tmp_path).set_index("seed").sort_index()
@@ -380,7 +367,7 @@ def test_fail_fast_stops_at_the_first_failed_trial(faulty, tmp_path):
     trials = trials_of(steps=2000, **{"model.heads": list(range(1, 13)), "seed": [0]})
     broken = trials_of(steps=2001, **{"model.heads": [1], "seed": [BROKEN_SEED]})
     report = runner.run(
-        broken + trials, store_of(tmp_path, broken + trials), Execution(fail_fast=True, cluster=RayCluster())
+        broken + trials, planned(tmp_path, broken + trials), Execution(fail_fast=True, cluster=RayCluster())
     )
     assert report.causes == {"ArithmeticError": 1}
     assert report.left > 0
@@ -397,6 +384,6 @@ def test_few_tasks_are_in_flight(faulty, tmp_path, monkeypatch):
         nonlocal most
         most = max(most, int(rows_of(tmp_path)["status"].eq("running").sum()))
 
-    report = runner.run(trials, store_of(tmp_path, trials), Execution(cluster=RayCluster()), look)
+    report = runner.run(trials, planned(tmp_path, trials), Execution(cluster=RayCluster()), look)
     assert report.ran == 40
     assert 0 < most <= ray_executor.IN_FLIGHT * 2

@@ -122,10 +122,10 @@ def test_writing_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / file_name(1)
     write(path, parse(GOOD, 1))
 
-    def full_disk(descriptor: int) -> None:
+    def full_disk(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full_disk)
+    monkeypatch.setattr(Path, "replace", full_disk)
     with pytest.raises(BadInput, match="cannot be written"):
         write(path, [])
     assert path.read_text() == GOOD
