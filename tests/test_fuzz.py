@@ -186,11 +186,6 @@ def store(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def store_bytes(store):
-    return (store / FILE_NAME).read_bytes()
-
-
 @share(0.01)
 @given(data=st.data())
 def test_other_commands(store, tmp_path_factory, monkeypatch, data):
@@ -303,9 +298,9 @@ STORE_COMMANDS = (["runs"], ["export", "--format", "csv"], ["claims"], ["figures
 
 @share(0.02)
 @given(seed=st.integers(0, 2**32), command=st.sampled_from(STORE_COMMANDS))
-def test_store_files(store_bytes, tmp_path_factory, seed, command):
+def test_store_files(store, tmp_path_factory, seed, command):
     folder = tmp_path_factory.mktemp("damaged")
-    raw = damaged_by(random.Random(seed), store_bytes)
+    raw = damaged_by(random.Random(seed), (store / FILE_NAME).read_bytes())
     (folder / FILE_NAME).write_bytes(raw)
     if typed([*command, "--results", str(folder)]) == 2:
         # What cannot be read is left as it is; SQLite itself makes an empty file a new store.

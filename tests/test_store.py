@@ -13,7 +13,7 @@ import pytest
 from headcount.config import BadInput
 from headcount.experiments import Execution, Store, attempt, processes, runner
 from headcount.experiments import store as store_module
-from headcount.experiments.store import FILE_NAME
+from headcount.experiments.store import FILE_NAME, StoreError
 from headcount.experiments.sweep import Sweep
 from headcount.experiments.training import Outcome
 
@@ -274,3 +274,14 @@ def test_unusable_folder(tmp_path):
             Store(tmp_path / "locked")
     with pytest.raises(BadInput, match="no results in"):
         Store(tmp_path / "nothing", create=False)
+
+
+def test_rows_that_are_twice_where_they_should_be_once_are_damage(tmp_path):
+    store = Store(tmp_path)
+    store._database.execute(
+        "CREATE TABLE twice AS SELECT 'cpm3-order' AS claim, 'HOLDS' AS verdict UNION ALL SELECT 'cpm3-order', 'X'"
+    )
+    store._database.execute("DROP TABLE verdicts")
+    store._database.execute("ALTER TABLE twice RENAME TO verdicts")
+    with pytest.raises(StoreError, match="cannot be used as a store: .*claim of their own"):
+        store.verdicts()

@@ -351,9 +351,9 @@ class Store:
         (task.k, model.heads, training.steps, seed), and the outcome's numbers (NaN until done)."""
         table = self._read(
             "SELECT t.id, t.sweep, t.status, t.config, r.* FROM trials t LEFT JOIN results r ON r.id = t.id"
-            " ORDER BY t.planned_at, t.rowid"
+            " ORDER BY t.planned_at, t.rowid",
+            "id",
         )
-        table = table.loc[:, ~table.columns.duplicated()]
         with self._plainly():
             fields = pd.DataFrame([flatten(json.loads(config)) for config in table["config"]], index=table.index)
         numbers = table.drop(columns=["id", "sweep", "status", "config"])
@@ -362,12 +362,17 @@ class Store:
     def curves(self, ids: Iterable[str] | None = None) -> pd.DataFrame:
         """Learning curves, of all trials or those named: id, step, loss (of the step's batch), error (validation),
         train_error, test_error."""
-        table = self._read("SELECT * FROM curves ORDER BY id, step")
+        table = self._read("SELECT * FROM curves ORDER BY id, step", "id", "step")
         return table if ids is None else table[table["id"].isin(set(ids))]
 
-    def _read(self, query: str) -> pd.DataFrame:
+    def _read(self, query: str, *key: str) -> pd.DataFrame:
+        """What a query gives; its rows must differ in `key`, and do unless the file is damaged."""
         with self._plainly():
-            return pd.read_sql_query(query, self._database)
+            table = pd.read_sql_query(query, self._database)
+            table = table.loc[:, ~table.columns.duplicated()]
+            if table[[*key]].isna().any(axis=None) or table.duplicated([*key]).any():
+                raise sqlite3.DatabaseError(f"rows without {' and '.join(key)} of their own")
+            return table
 
     def save_verdicts(self, verdicts: Iterable[dict[str, Any]]) -> None:
         """Replace the stored verdict of each claim given."""
@@ -380,7 +385,7 @@ class Store:
 
     def verdicts(self) -> pd.DataFrame:
         """Stored verdicts: claim, verdict, predicted, measured, details (JSON), computed_at."""
-        return self._read("SELECT * FROM verdicts")
+        return self._read("SELECT * FROM verdicts", "claim")
 
 
 def _from_version_1(database: sqlite3.Connection) -> None:
