@@ -283,5 +283,5 @@ def test_rows_that_are_twice_where_they_should_be_once_are_damage(tmp_path):
     )
     store._database.execute("DROP TABLE verdicts")
     store._database.execute("ALTER TABLE twice RENAME TO verdicts")
-    with pytest.raises(StoreError, match="cannot be used as a store: .*claim of their own"):
+    with pytest.raises(StoreError, match=r"cannot be used as a store: .*claim of their own"):
         store.verdicts()
