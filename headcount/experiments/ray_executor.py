@@ -28,6 +28,7 @@ from headcount.experiments.attempt import OUT_OF_MEMORY, attempt, failed, halves
 from headcount.experiments.execution import Execution, RayCluster
 from headcount.experiments.here import BEAT_SECONDS, environment, label
 from headcount.experiments.processes import MOST_DEATHS
+from headcount.experiments.recording import need_compiler
 from headcount.experiments.store import Store
 from headcount.experiments.training import Outcome, Point, resolve_device
 from headcount.experiments.trial import Trial
@@ -346,6 +347,8 @@ def _train_group(
     where, last = resolve_device(device), time.monotonic()
     if where.type == "cpu":
         torch.set_num_threads(1)
+    if compiled:
+        need_compiler(where)
 
     def on_step(step: int) -> None:
         nonlocal last
