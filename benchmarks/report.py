@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator
 
 from headcount.api import write_text
 from headcount.figures.style import DOUBLE, SERIES, paper_style
@@ -112,6 +113,9 @@ def _draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             axis.set_title(model, fontsize="small")
             ticks = sorted({row["ensemble"] for row in mine})
             axis.set_xticks(ticks, ticks)
+            # Less than a decade may hold no power of ten.
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter("{x:,.0f}")
             axis.minorticks_off()
             if place % columns == 0:
                 axis.set_ylabel("model-steps/s")

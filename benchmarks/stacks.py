@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import multiprocessing
 import os
 import time
@@ -240,8 +241,7 @@ def stacks(options: Options) -> Iterator[Row]:
     - JAX: the same network and optimiser under `vmap`, steps under `lax.scan`, compiled by `jit`.
 
     The losses of the first steps are compared before anything is timed. Recording and compiling are left out of the
-    rates, and stand in columns of their own, in seconds. Ratios are ours (recorded) against the best of the others on as
-    many cores; "compiled ratio" that of compiled steps.
+    rates, and stand in columns of their own, in seconds. On all cores, ratios are over the best of a kind.
     """
     names = list(MODELS)
     ensembles = ENSEMBLES
@@ -269,6 +269,17 @@ def stacks(options: Options) -> Iterator[Row]:
                 yield _race(crews, model, members, options)
 
 
+def _ratios(rates: dict[str, float]) -> dict[str, float]:
+    """Ours, replayed and compiled, over the best loop and the best of JAX on as many cores."""
+    found = {}
+    for ours, where in itertools.product(("stacked", "compiled"), ("1 core", "all cores")):
+        for other in ("loop", "JAX"):
+            theirs = [rate for name, rate in rates.items() if name.startswith(f"{other}, {where}")]
+            if theirs and f"{ours}, {where}" in rates:
+                found[f"{ours} over {other}, {where}"] = rates[f"{ours}, {where}"] / max(theirs)
+    return found
+
+
 def _has_compiler() -> bool:
     try:
         need_compiler(CPU)
@@ -282,12 +293,7 @@ def _race(crews: dict[str, Crew], model: str, members: int, options: Options) ->
     check_agreement({name: losses for name, (_, losses) in built.items()})
     seconds = alternate(crews, options)
     rates = {name: BATCHES * members * len(crews[name].workers) / value for name, value in medians(seconds).items()}
-    row: Row = {"model": model, "ensemble": members, **rates}
-    for where in ("1 core", "all cores"):
-        others = [rate for name, rate in rates.items() if where in name and name.startswith(("loop", "JAX"))]
-        row[f"ratio, {where}"] = rates[f"stacked, {where}"] / max(others)
-        if f"compiled, {where}" in rates:
-            row[f"compiled ratio, {where}"] = rates[f"compiled, {where}"] / max(others)
+    row: Row = {"model": model, "ensemble": members, **rates, **_ratios(rates)}
     for name, kind in (("recording", "stacked"), ("compiling", "compiled"), ("JAX compiling", "JAX")):
         if f"{kind}, 1 core" in built:
             row[name] = built[f"{kind}, 1 core"][0]
