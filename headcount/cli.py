@@ -177,9 +177,10 @@ def _bar() -> Iterator[api.Progress]:
             now = time.monotonic()
             if now - last >= 10 or done == total:
                 last = now
-                left = (now - started) * (total - done) / max(done, 1)
+                # Of the first hundredth nothing follows: processes start, and programs are compiled.
+                left = f"{(now - started) * (total - done) / done:4.0f}" if done >= 0.01 * total > 0 else "   ?"
                 print(
-                    f"{done / max(total, 1):5.0%}  {now - started:4.0f} s  {left:4.0f} s left  {label}",
+                    f"{done / max(total, 1):5.0%}  {now - started:4.0f} s  {left} s left  {label}",
                     file=sys.stderr,
                     flush=True,
                 )
