@@ -83,3 +83,43 @@ def test_what_a_function_closes_over_is_read_anew_at_every_call():
     program = record(lambda x: ((weight.detach() * x).cumsum(0),), torch.zeros(3))
     weight.add_(1.0)
     assert program(torch.ones(3))[0].tolist() == [2.0, 4.0, 6.0]
+
+
+def test_what_outlives_the_recording_keeps_its_numbers():
+    kept = {}
+
+    def function(x):
+        mask = kept.setdefault("mask", torch.ones(3, 3).tril())
+        return (x * mask,)
+
+    record(function, torch.zeros(3, 3))
+    assert torch.equal(kept["mask"], torch.ones(3, 3).tril())
+
+
+def in_place_on_a_constant(x):
+    total = torch.tensor([0.0, 0.0])
+    total += x
+    return (total * 1,)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        in_place_on_a_constant,
+        lambda x: (x.add_(1.0),),
+        lambda x: (x.exp().unsqueeze_(0).exp(),),
+        lambda x: (x[x > 0],),
+        lambda x: (x.nonzero(),),
+    ],
+)
+def test_what_a_list_cannot_follow_is_refused(function):
+    with pytest.raises(TypeError, match="list of operations"):
+        record(function, torch.ones(2))
+
+
+def test_lists_of_results():
+    def function(x):
+        return tuple(torch._foreach_mul([x, x.exp()], 2.0))
+
+    program, x = record(function, torch.zeros(3)), torch.arange(3.0)
+    assert all(torch.equal(one, other) for one, other in zip(program(x), function(x), strict=True))

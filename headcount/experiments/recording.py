@@ -26,6 +26,9 @@ from headcount.experiments.replaying import Replay
 Program = Callable[..., tuple[Tensor, ...]]
 
 
+_UNSTEADY = {torch.Tag.inplace_view, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+
+
 class _Recorder(TorchDispatchMode):
     """Writes down every operation that reaches the backend, on real tensors."""
 
@@ -51,6 +54,8 @@ class _Recorder(TorchDispatchMode):
         self.nodes[id(tensor)] = node
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if _UNSTEADY & {*func.tags}:
+            raise TypeError(f"{func} changes a form, or depends on a value, which a list of operations cannot follow")
         result = func(*args, **(kwargs or {}))
         arguments, keywords = tree_map_only(Tensor, self.node, (list(args), kwargs or {}))
         node = self.graph.call_function(func, tuple(arguments), keywords)
@@ -77,6 +82,7 @@ def _listen(function: Program, *inputs: Tensor) -> _Recorder:
     recorder = _Recorder(inputs)
     with recorder:
         outputs = function(*inputs)
+    assert isinstance(outputs, tuple)
     recorder.graph.output(tuple(recorder.node(output) for output in outputs))
     recorder.graph.eliminate_dead_code()
     return recorder
@@ -84,7 +90,8 @@ def _listen(function: Program, *inputs: Tensor) -> _Recorder:
 
 def record(function: Program, *inputs: Tensor) -> Program:
     """`function` as a flat list of operations: the same ones in the same order, and so the same bits. They write into
-    memory that is laid out once, so a result holds until the next call.
+    memory that is laid out once, so a result holds until the next call. Inputs are copied there first: "the same bits"
+    are those of contiguous inputs.
 
     Args:
         function: of tensors alone; what it does must not depend on their values. What it closes over is read anew at
@@ -92,7 +99,7 @@ def record(function: Program, *inputs: Tensor) -> Program:
         inputs: examples; the result is valid for tensors of their shapes and types, and needs no gradient.
 
     Raises:
-        TypeError: if the function looks at a value.
+        TypeError: if the function looks at a value, or writes to what it is given or closes over.
     """
     # Recorded on the memory that inputs are copied to.
     places = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in inputs)

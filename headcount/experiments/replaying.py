@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,8 +43,11 @@ class Replay:
 
         Args:
             graph: of operations on tensors, without a choice that depends on a value.
-            recorded: what every node gave when it was recorded. Inputs and constants stay where they are; the memory
-                of all else is let go.
+            recorded: what every node gave when it was recorded; emptied here, so that its memory is free again. Inputs
+                and constants stay where they are.
+
+        Raises:
+            TypeError: if an operation writes to an input or a constant.
         """
         self.inputs: list[Tensor] = []
         self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
@@ -69,6 +72,7 @@ class Replay:
         if function is operator.getitem or layout.is_view(node):
             layout.values[node] = function(*arguments, **keywords)
         elif function._schema.is_mutable:
+            layout.refuse_given(node)
             # What is written in place is known by the node that made it.
             self.calls.append((function, arguments, keywords))
         elif (place := layout.free_argument(node)) is not None:
@@ -94,17 +98,12 @@ class _Layout:
     """Where the value of every node lies."""
 
     def __init__(self, graph: Graph, recorded: dict[Node, Any]) -> None:
-        self.recorded = recorded
-        self.storages = {node: [_storage(tensor) for tensor in _tensors(value)] for node, value in recorded.items()}
-        given = {_storage(recorded[node]) for node in recorded if node.op in ("placeholder", "get_attr")}
-        memories = {
-            _storage(tensor): tensor.untyped_storage() for value in recorded.values() for tensor in _tensors(value)
-        }
-        self.sizes = {storage: max(memory.nbytes(), 1) for storage, memory in memories.items()}
-        for storage, memory in memories.items():
-            if storage not in given:
-                # From here on forms are needed, and no numbers.
-                memory.resize_(0)
+        self.given = {node: recorded[node] for node in recorded if node.op in ("placeholder", "get_attr")}
+        self.forms = {node: [_form(part) for part in _parts(value)] for node, value in recorded.items()}
+        self.single = {node for node, value in recorded.items() if isinstance(value, Tensor)}
+        self.storages = {node: [form.storage for form in forms if form] for node, forms in self.forms.items()}
+        # From here on forms are needed, and no numbers.
+        recorded.clear()
         self.values: dict[Node, Any] = {}
         self.last: dict[int, Node] = {}
         for node in graph.nodes:
@@ -123,9 +122,22 @@ class _Layout:
 
     def give(self, node: Node) -> Tensor:
         """An input or a constant: it lies where it was recorded."""
-        found: Tensor = self.recorded[node]
-        self.values[node] = found
-        return found
+        self.values[node] = self.given[node]
+        return self.given[node]
+
+    def refuse_given(self, node: Node) -> None:
+        """A call must find inputs and constants as the one before did.
+
+        Raises:
+            TypeError: if a node writes to one.
+        """
+        places = {storage for given in self.given for storage in self.storages[given]}
+        written = [
+            value for argument, value in zip(node.target._schema.arguments, node.args, strict=False)  # type: ignore[union-attr]
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]  # fmt: skip
+        if any(storage in places for value in written if isinstance(value, Node) for storage in self.storages[value]):
+            raise TypeError(f"{node.target} writes to an input or a constant, which a list of operations must not")
 
     def is_view(self, node: Node) -> bool:
         """Whether a node shows part of its arguments and computes nothing."""
@@ -137,10 +149,10 @@ class _Layout:
         commutes = node.target in (aten.add.Tensor, aten.mul.Tensor) and not node.kwargs
         for place in () if node.target not in OVER else (0, 1) if commutes else (0,):
             argument = node.args[place]
-            if isinstance(argument, Node) and isinstance(self.recorded[argument], Tensor):
-                (storage,) = self.storages[argument]
+            if isinstance(argument, Node) and argument in self.single:
+                (storage,), (old,), (new,) = self.storages[argument], self.forms[argument], self.forms[node]
                 alone = self._read(node).count(storage) == 1 and self.last[storage] is node
-                if storage in self.lent and alone and _form(self.recorded[argument]) == _form(self.recorded[node]):
+                if storage in self.lent and alone and old and new and old.lies_like(new):
                     return place
         return None
 
@@ -152,24 +164,24 @@ class _Layout:
 
     def lend(self, node: Node) -> tuple[Tensor | None, ...]:
         """Places for what a node gives: the least spare memory that holds it, the latest used first, or new memory."""
-        value, storages = self.recorded[node], iter(self.storages[node])
-        places = tuple(
-            self._place(part, next(storages)) if isinstance(part, Tensor) else None for part in _parts(value)
-        )
-        self.values[node] = places[0] if isinstance(value, Tensor) else places
+        places = tuple(form and self._place(form) for form in self.forms[node])
+        self.values[node] = places[0] if node in self.single else places
         return places
 
-    def _place(self, tensor: Tensor, storage: int) -> Tensor:
-        size = self.sizes[storage]
-        fitting = [memory for memory in self.spare if size <= len(memory) <= 2 * size]
+    def _place(self, form: _Form) -> Tensor:
+        fitting = [
+            memory
+            for memory in self.spare
+            if memory.device == form.device and form.size <= len(memory) <= 2 * form.size
+        ]
         if fitting:
             memory = min(reversed(fitting), key=len)
             self.spare = [other for other in self.spare if other is not memory]
         else:
-            memory = torch.empty(size, dtype=torch.uint8, device=tensor.device)
-        self.lent[storage] = memory
-        place = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return place.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+            memory = torch.empty(form.size, dtype=torch.uint8, device=form.device)
+        self.lent[form.storage] = memory
+        place = torch.empty(0, dtype=form.dtype, device=form.device)
+        return place.set_(memory.untyped_storage(), form.offset, form.shape, form.stride)
 
     def take_back(self, node: Node) -> None:
         """Memory that nobody reads after this node is spare."""
@@ -182,16 +194,28 @@ def _parts(value: Any) -> Iterable[Any]:
     return (value,) if isinstance(value, Tensor) else value
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    return [part for part in _parts(value) if isinstance(part, Tensor)]
+class _Form(NamedTuple):
+    """How a tensor lies in memory; `storage` tells memories apart, and `size` is that of the memory in bytes."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    device: torch.device
+    storage: int
+    size: int
+
+    def lies_like(self, other: _Form) -> bool:
+        """Whether two are alike but for the memory they lie in."""
+        return self[:5] == other[:5]
 
 
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _form(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+def _form(part: Any) -> _Form | None:
+    if not isinstance(part, Tensor):
+        return None
+    memory, offset = part.untyped_storage(), int(part.storage_offset())
+    size = max(memory.nbytes(), 1)
+    return _Form(part.shape, part.stride(), offset, part.dtype, part.device, memory.data_ptr(), size)
 
 
 def _into(
@@ -222,7 +246,8 @@ def _writing(function: Any) -> tuple[Any, tuple[str, ...]] | None:
     for name in function.overloadpacket.overloads():
         form = getattr(function.overloadpacket, name)
         given = [(argument.name, str(argument.type)) for argument in form._schema.arguments if not argument.is_out]
-        places = tuple(argument.name for argument in form._schema.arguments if argument.is_out)
-        if given == wanted and len(places) == len(function._schema.returns):
+        outs = [argument for argument in form._schema.arguments if argument.is_out]
+        places = tuple(argument.name for argument in outs if str(argument.type) == "Tensor")
+        if given == wanted and len(places) == len(outs) == len(function._schema.returns):
             return form, places
     return None
