@@ -9,12 +9,12 @@ import time
 
 import pandas as pd
 import pytest
+from small import small_trials
 
 from headcount.config import BadInput
 from headcount.experiments import Execution, Store, attempt, processes, runner
 from headcount.experiments import store as store_module
 from headcount.experiments.store import FILE_NAME, StoreError
-from headcount.experiments.sweep import Sweep
 from headcount.experiments.training import Outcome
 
 SMALL = (
@@ -28,17 +28,6 @@ SMALL = (
 SWEEP = [sys.executable, "-m", "headcount", "sweep", "polynomial", "--k", "1:3", "--heads", "1:4", "--tokens", "6",
          "--seeds", "2", "--workers", "1", *SMALL]  # fmt: skip
 COMPARED = ["id", "status", "error", "best_error", "best_step", "weight_norm", "parameters"]
-
-
-def small_trials(**grid):
-    return Sweep.parse(
-        {
-            "task": {"name": "polynomial", "k": 2, "tokens": 5},
-            "model": {"score": "linear", "content": "positions", "value_content": "features"},
-            "training": {"steps": 20, "validation_examples": 16, "test_examples": 32},
-            "grid": {"model.heads": [1, 2], "seed": [0, 1], **grid},
-        }
-    ).trials()
 
 
 def _dies(*args):

@@ -53,11 +53,8 @@ Parts = list[tuple[list[str], list[dict[str, Any]]]]
 """Parts of a group as they ended: ids, and the fields of their outcomes as plain data."""
 
 
-def run_on_ray(
-    waiting: list[list[Trial]], store: Store, execution: Execution, cluster: RayCluster,
-    tell: Callable[[int, str], None],
-) -> int:  # fmt: skip
-    """Train groups as Ray tasks; `tell` is that of `run_here`.
+def run_on_ray(waiting: list[list[Trial]], store: Store, execution: Execution, tell: Callable[[int, str], None]) -> int:
+    """Train groups as Ray tasks on the cluster of `execution`; `tell` is that of `run_here`.
 
     A group that is lost with its node is trained again elsewhere. One whose worker died is tried again in halves,
     and a trial that takes MOST_DEATHS workers with it is a failed row.
@@ -69,6 +66,8 @@ def run_on_ray(
         BadInput: if Ray is not installed, the cluster cannot be reached, no node has what a group takes, or
             the package cannot be imported there.
     """
+    cluster = execution.cluster
+    assert cluster is not None
     placed = replace(execution, device=cluster.device(execution.device))
     if not waiting:
         return 0

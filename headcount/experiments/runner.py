@@ -132,7 +132,7 @@ def run(
         # Long groups first: the last ones to end should be short.
         waiting.sort(key=_weight, reverse=True)
         if cluster is not None:
-            died = run_on_ray(waiting, store, execution, cluster, tell)
+            died = run_on_ray(waiting, store, execution, tell)
         else:
             died = run_in_processes(waiting, store, execution, count, tell)
     after = store.statuses(trial.id for trial in open_trials)
