@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.measure import Options, Row, cores
 from headcount import api, figures
-from headcount.experiments import Execution, memory, optimiser, store, sweep, training
+from headcount.experiments import Execution, gradients, memory, optimiser, store, sweep, training
 
 
 def _profile(preset: str, folder: str) -> None:
@@ -40,7 +40,7 @@ def _profile(preset: str, folder: str) -> None:
         return found
 
     stack, stored = training._Stack, store.Store
-    recording, updates = spent(training.recorded_gradients), spent(optimiser.StackedAdam.step)
+    recording, updates = spent(gradients.recorded_gradients), spent(optimiser.StackedAdam.step)
     held_out = spent(training._Data.draw, called_by=stack.__init__)
     parts = {
         "planning": spent(sweep.Sweep.trials) + spent(stored.plan),

@@ -110,9 +110,8 @@ class Peer:
         first = members[0]
         starts = [initial_weights(trial.seed) for trial in members]
         ensemble = build_ensemble(first.build_model, starts)
-        parts = ensemble.theta.detach().split(ensemble.sizes, dim=1)
-        stacked = zip(ensemble.names, parts, ensemble.shapes, strict=True)
-        weights = {name: jnp.array(part.reshape(-1, *shape).numpy()) for name, part, shape in stacked}
+        stacked = ensemble.parameters([block.detach() for block in ensemble.weights])
+        weights = {name: jnp.array(part.numpy()) for name, part in stacked.items()}
         mean, square = (jax.tree.map(jnp.zeros_like, weights) for _ in range(2))
         self.state = (weights, mean, square, jnp.zeros((), jnp.int32))
         self.data = tuple(jnp.array(_narrow(tensor)) for tensor in batches(members))

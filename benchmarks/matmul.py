@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import Options, Row, alternate, medians, times
 from benchmarks.stacks import BATCHES, ENSEMBLES, Stacked, trials
-from headcount.experiments.training import gradients
+from headcount.experiments.gradients import gradients
 
 Shape = tuple[int, int, int, int]
 """(b, m, k, n): b products of (m, k) with (k, n)."""
@@ -46,7 +46,7 @@ class Products(TorchDispatchMode):
 def step_flops(stacked: Stacked) -> tuple[int, Counter[Shape]]:
     """Operations of one step, forward and backward, a multiply-add being two, and its matrix products."""
     task = stacked.task
-    arguments = (stacked.ensemble, task, stacked.theta, stacked.inputs[0], stacked.targets[0])
+    arguments = (stacked.ensemble, task, stacked.weights, stacked.inputs[0], stacked.targets[0])
     counter = FlopCounterMode(display=False)
     with counter:
         gradients(*arguments)

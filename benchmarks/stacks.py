@@ -18,9 +18,10 @@ from torch import Tensor
 
 from benchmarks.measure import CPU, Options, Row, alternate, cores, has_jax, medians
 from headcount.config import BadInput
+from headcount.experiments.gradients import recorded_gradients
 from headcount.experiments.optimiser import StackedAdam
 from headcount.experiments.recording import need_compiler
-from headcount.experiments.training import initial_weights, recorded_gradients
+from headcount.experiments.training import initial_weights
 from headcount.experiments.trial import Trial
 from headcount.models import build_ensemble
 from headcount.tasks import random_stream
@@ -107,19 +108,19 @@ class Stacked:
         starts = [initial_weights(trial.seed) for trial in members]
         self.ensemble = build_ensemble(members[0].build_model, starts).to(device, torch.float32)
         self.inputs, self.targets = batches(members, device)
-        self.theta = self.ensemble.theta.detach()
-        self.optimiser = StackedAdam(self.theta, [RATE] * len(members), [0.0] * len(members))
+        self.weights = [block.detach() for block in self.ensemble.weights]
+        self.optimiser = StackedAdam(self.weights, [RATE] * len(members), [0.0] * len(members))
         first = self.inputs[0], self.targets[0]
-        self.program = recorded_gradients(self.ensemble, self.task, self.theta, *first, compiled)
+        self.gradients = recorded_gradients(self.ensemble, self.task, self.weights, *first, compiled)
 
     def train(self, rounds: int) -> np.ndarray:
         for _ in range(rounds):
             losses = []
             for inputs, targets in zip(self.inputs, self.targets, strict=True):
-                loss, gradient = self.program(inputs, targets)
-                self.optimiser.step(gradient, 1.0)
-                losses.append(loss.clone())
-        return torch.stack(losses).cpu().numpy()
+                for members, loss, gradient in self.gradients(inputs, targets):
+                    self.optimiser.step(gradient, 1.0, members)
+                    losses.append(loss.clone())
+        return torch.cat(losses).unflatten(0, (BATCHES, -1)).cpu().numpy()
 
 
 class Loop:

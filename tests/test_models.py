@@ -240,7 +240,8 @@ def test_stack_equals_single_models_outputs_and_gradients(attention):
         assert torch.allclose(out[index], alone, atol=1e-12)
         alone.square().sum().backward()
         flat = torch.cat([p.grad.flatten() for p in member.parameters()])
-        assert torch.allclose(ensemble.theta.grad[index], flat, atol=1e-10)
+        ours = ensemble.rows([block.grad for block in ensemble.weights])[index]
+        assert torch.allclose(ours, flat, atol=1e-10)
         restored = Layer(config, sizes).double()
         restored.load_state_dict(ensemble.state(index))
         assert torch.equal(restored(x[index]), alone)
@@ -251,7 +252,7 @@ def test_member_weights_depend_on_their_generator_alone():
     make = lambda seeds: build_ensemble(  # noqa: E731
         lambda: Layer(config, sizes), [torch.Generator().manual_seed(s) for s in seeds]
     )
-    assert torch.equal(make([4, 9]).theta[1], make([9]).theta[0])
+    assert torch.equal(make([4, 9]).weights[0][1], make([9]).weights[0][0])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headcount.config import BadInput
-from headcount.experiments import Execution, Store, recording, runner, training
+from headcount.experiments import Execution, Store, gradients, recording, runner, training
 from headcount.experiments.optimiser import StackedAdam, schedule
 from headcount.experiments.recording import need_compiler
 from headcount.experiments.training import CHUNK, resolve_device, train
@@ -37,25 +37,27 @@ def numbers(outcome):
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_stacked_adam_is_torch_adamw_with_a_rate_for_every_row(decay):
     generator = torch.Generator().manual_seed(0)
-    theta = torch.randn(3, 7, generator=generator, dtype=torch.float64).requires_grad_()
+    whole = torch.randn(3, 7, generator=generator, dtype=torch.float64)
+    blocks = [whole[:, :4].clone().requires_grad_(), whole[:, 4:].clone().requires_grad_()]
     rates = [0.1, 0.02, 0.003]
-    alone = [theta.detach()[i].clone().requires_grad_() for i in range(3)]
+    alone = [row.clone().requires_grad_() for row in whole]
     theirs = [torch.optim.AdamW([row], lr=rate, weight_decay=decay) for row, rate in zip(alone, rates, strict=True)]
-    ours = StackedAdam(theta, rates, [decay] * 3)
+    ours = StackedAdam(blocks, rates, [decay] * 3)
     for _ in range(20):
-        ours.step(*torch.autograd.grad((theta - 1).pow(4).sum(), theta), 1.0)
+        gradient = torch.autograd.grad(sum((block - 1).pow(4).sum() for block in blocks), blocks)
+        for members in (slice(0, 2), slice(2, 3)):
+            ours.step([block[members] for block in gradient], 1.0, members)
         for row, optimiser in zip(alone, theirs, strict=True):
             optimiser.zero_grad()
             (row - 1).pow(4).sum().backward()
             optimiser.step()
-    assert torch.allclose(theta, torch.stack(alone), atol=1e-12)
+    assert torch.allclose(torch.cat(blocks, 1), torch.stack(alone), atol=1e-12)
 
 
 def test_clipping_is_per_model():
-    theta = torch.zeros(2, 3, requires_grad=True)
-    optimiser = StackedAdam(theta, [1.0, 1.0], [0.0, 0.0], clip=1.0)
-    optimiser.step(torch.tensor([[3.0, 4.0, 0.0], [0.3, 0.4, 0.0]]), 1.0)
-    assert torch.allclose(optimiser.mean / 0.1, torch.tensor([[0.6, 0.8, 0.0], [0.3, 0.4, 0.0]]))
+    optimiser = StackedAdam([torch.zeros(2, 1), torch.zeros(2, 2)], [1.0, 1.0], [0.0, 0.0], clip=1.0)
+    optimiser.step([torch.tensor([[3.0], [0.3]]), torch.tensor([[4.0, 0.0], [0.4, 0.0]])], 1.0)
+    assert torch.allclose(torch.cat(optimiser.means, 1) / 0.1, torch.tensor([[0.6, 0.8, 0.0], [0.3, 0.4, 0.0]]))
 
 
 def test_schedule_warms_up_falls_and_restarts():
@@ -202,14 +204,35 @@ def relation(seed=0, **training):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("one", [trial(0, model={"attention": "iha"}), relation(0), relation(0, clip=0.5)])
-def test_the_recorded_step_gives_the_same_bits_as_the_plain_one(monkeypatch, one):
+@pytest.mark.parametrize(
+    "one",
+    [
+        trial(0, model={"attention": "iha"}, dtype="float64"),
+        relation(0, dtype="float64"),
+        relation(0, dtype="float64", clip=0.5),
+    ],
+)
+@pytest.mark.parametrize("size", [gradients.CACHE, 1])
+def test_the_recorded_step_agrees_with_the_plain_one_in_parts_or_whole(monkeypatch, one, size):
+    monkeypatch.setattr(gradients, "CACHE", size)
     monkeypatch.setattr(training, "RECORDED_FROM", 1)
-    traced = train([one, one.changed(seed=1)], CPU)
+    recorded = train([one, one.changed(seed=1)], CPU)
     monkeypatch.setattr(training, "RECORDED_FROM", 10**9)
-    assert [numbers(outcome) for outcome in traced] == [
-        numbers(outcome) for outcome in train([one, one.changed(seed=1)], CPU)
-    ]
+    for ours, plain in zip(recorded, train([one, one.changed(seed=1)], CPU), strict=True):
+        assert [point.loss for point in ours.curve] == pytest.approx([point.loss for point in plain.curve], rel=1e-9)
+        assert ours.weight_norm == pytest.approx(plain.weight_norm, rel=1e-9)
+        assert ours.error == pytest.approx(plain.error, rel=1e-9)
+
+
+def test_parts_are_equal_if_they_can_be():
+    def lengths(members, size):
+        return [part.stop - part.start for part in gradients._split(members, int(size * gradients.CACHE))]
+
+    assert lengths(16, 1) == [16]
+    assert lengths(16, 2.5) == [4, 4, 4, 4]
+    assert lengths(7, 2.5) == [2, 2, 3]
+    assert lengths(5, 100) == [1] * 5
+    assert lengths(3, 0) == [3]
 
 
 def test_a_fixed_training_set_is_gone_through_in_epochs_of_another_order_each():
@@ -278,7 +301,7 @@ def compiler():
 def test_a_compiled_step_agrees_with_the_plain_one_and_is_noted(tmp_path, monkeypatch):
     made = [trial(seed, steps=60) for seed in (0, 1)]
     calls = []
-    monkeypatch.setattr(training, "fused", lambda *given: calls.append(1) or recording.fused(*given))
+    monkeypatch.setattr(gradients, "fused", lambda *given: calls.append(1) or recording.fused(*given))
     for plain, compiled in zip(train(made, CPU), train(made, CPU, compiled=True), strict=True):
         for one, other in zip(plain.curve, compiled.curve, strict=True):
             assert other[:3] == pytest.approx(one[:3], rel=1e-3)
@@ -298,7 +321,7 @@ def test_a_stack_is_compiled_anew_only_when_half_have_left(monkeypatch):
         compiled.append(len(inputs[0]))
         return recording.record(function, *inputs)
 
-    monkeypatch.setattr(training, "fused", noted)
+    monkeypatch.setattr(gradients, "fused", noted)
     stack = training._Stack([trial(seed, steps=1000) for seed in range(8)], CPU, True)
     for staying in (8, 7, 4, 3, 2, 1):
         stack._keep(torch.arange(len(stack.members)) < staying, 0)

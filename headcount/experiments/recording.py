@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map_only
 
 from headcount.config import BadInput
 from headcount.experiments.replaying import Replay
+from headcount.experiments.rewriting import PARTS, turn_products
 
 Program = Callable[..., tuple[Tensor, ...]]
 
@@ -56,6 +57,11 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if _UNSTEADY & {*func.tags}:
             raise TypeError(f"{func} changes a form, or depends on a value, which a list of operations cannot follow")
+        if func in PARTS and args[0].device.type == "cpu":
+            with self:
+                result = PARTS[func](*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
         result = func(*args, **(kwargs or {}))
         arguments, keywords = tree_map_only(Tensor, self.node, (list(args), kwargs or {}))
         node = self.graph.call_function(func, tuple(arguments), keywords)
@@ -84,11 +90,11 @@ def _listen(function: Program, *inputs: Tensor) -> _Recorder:
         outputs = function(*inputs)
     assert isinstance(outputs, tuple)
     recorder.graph.output(tuple(recorder.node(output) for output in outputs))
-    recorder.graph.eliminate_dead_code()
+    turn_products(recorder.graph, recorder.results)
     return recorder
 
 
-def record(function: Program, *inputs: Tensor) -> Program:
+def record(function: Program, *inputs: Tensor) -> Replay:
     """`function` as a flat list of operations: the same ones in the same order, and so the same bits. They write into
     memory that is laid out once, so a result holds until the next call. Inputs are copied there first: "the same bits"
     are those of contiguous inputs.

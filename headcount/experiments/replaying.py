@@ -36,6 +36,9 @@ class Replay:
     """A graph as a list of calls on tensors that stay where they are.
 
     Called with tensors shaped like its inputs; the results hold until the next call.
+
+    Attributes:
+        size: bytes of the memory that its numbers go through.
     """
 
     def __init__(self, graph: Graph, recorded: dict[Node, Any]) -> None:
@@ -49,14 +52,15 @@ class Replay:
         Raises:
             TypeError: if an operation writes to an input or a constant.
         """
-        self.inputs: list[Tensor] = []
+        self.inputs: list[tuple[Tensor, Tensor | None]] = []
         self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
         self.outputs: tuple[Tensor, ...] = ()
         layout = _Layout(graph, recorded)
         with torch.no_grad():
             for node in graph.nodes:
                 if node.op == "placeholder":
-                    self.inputs.append(layout.give(node))
+                    place = layout.give(node)
+                    self.inputs.append((place, place.detach() if layout.may_lie_anywhere(node) else None))
                 elif node.op == "get_attr":
                     layout.give(node)
                 elif node.op == "output":
@@ -64,12 +68,13 @@ class Replay:
                 else:
                     self._add(node, layout)
                 layout.take_back(node)
+        self.size = layout.size
 
     def _add(self, node: Node, layout: _Layout) -> None:
         """The call that a node takes, if any."""
         arguments, keywords = layout.arguments(node)
         function: Any = node.target
-        if function is operator.getitem or layout.is_view(node):
+        if function is operator.getitem or layout.is_view(node) or layout.is_constant(node):
             layout.values[node] = function(*arguments, **keywords)
         elif function._schema.is_mutable:
             layout.refuse_given(node)
@@ -87,8 +92,13 @@ class Replay:
 
     @torch.no_grad()
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        for place, tensor in zip(self.inputs, tensors, strict=True):
-            place.copy_(tensor)
+        for (place, own), tensor in zip(self.inputs, tensors, strict=True):
+            if own is None:
+                place.copy_(tensor)
+            elif (tensor.shape, tensor.stride(), tensor.dtype) == (own.shape, own.stride(), own.dtype):
+                place.set_(tensor)
+            else:
+                place.set_(own.copy_(tensor))
         for function, arguments, keywords in self.calls:
             function(*arguments, **keywords)
         return self.outputs
@@ -102,6 +112,7 @@ class _Layout:
         self.forms = {node: [_form(part) for part in _parts(value)] for node, value in recorded.items()}
         self.single = {node for node, value in recorded.items() if isinstance(value, Tensor)}
         self.storages = {node: [form.storage for form in forms if form] for node, forms in self.forms.items()}
+        self.written = {storage for node in graph.nodes for storage in self._written(node)}
         # From here on forms are needed, and no numbers.
         recorded.clear()
         self.values: dict[Node, Any] = {}
@@ -110,6 +121,7 @@ class _Layout:
             self.last |= dict.fromkeys(self._read(node), node)
         self.lent: dict[int, Tensor] = {}
         self.spare: list[Tensor] = []
+        self.size = 0
 
     def _read(self, node: Node) -> list[int]:
         """The storages behind the arguments of a node, one entry for each argument that lies there."""
@@ -125,6 +137,10 @@ class _Layout:
         self.values[node] = self.given[node]
         return self.given[node]
 
+    def may_lie_anywhere(self, node: Node) -> bool:
+        """Whether an input is read as it is only: it need not be copied to where it was recorded."""
+        return all(user.op == "call_function" and not self.is_view(user) for user in node.users)
+
     def refuse_given(self, node: Node) -> None:
         """A call must find inputs and constants as the one before did.
 
@@ -132,12 +148,22 @@ class _Layout:
             TypeError: if a node writes to one.
         """
         places = {storage for given in self.given for storage in self.storages[given]}
-        written = [
-            value for argument, value in zip(node.target._schema.arguments, node.args, strict=False)  # type: ignore[union-attr]
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]  # fmt: skip
-        if any(storage in places for value in written if isinstance(value, Node) for storage in self.storages[value]):
+        if any(storage in places for storage in self._written(node)):
             raise TypeError(f"{node.target} writes to an input or a constant, which a list of operations must not")
+
+    def _written(self, node: Node) -> list[int]:
+        """The storages that a node writes to, beyond that of its own result."""
+        if node.op != "call_function" or node.target is operator.getitem:
+            return []
+        pairs = zip(node.target._schema.arguments, node.args, strict=False)  # type: ignore[union-attr]
+        values = [value for argument, value in pairs if argument.alias_info and argument.alias_info.is_write]
+        return [storage for value in values if isinstance(value, Node) for storage in self.storages[value]]
+
+    def is_constant(self, node: Node) -> bool:
+        """Whether a node makes the same numbers of nothing at every call, and nobody writes over them."""
+        function: Any = node.target
+        drawn = torch.Tag.nondeterministic_seeded in function.tags
+        return not node.all_input_nodes and not drawn and self.written.isdisjoint(self.storages[node])
 
     def is_view(self, node: Node) -> bool:
         """Whether a node shows part of its arguments and computes nothing."""
@@ -179,6 +205,7 @@ class _Layout:
             self.spare = [other for other in self.spare if other is not memory]
         else:
             memory = torch.empty(form.size, dtype=torch.uint8, device=form.device)
+            self.size += form.size
         self.lent[form.storage] = memory
         place = torch.empty(0, dtype=form.dtype, device=form.device)
         return place.set_(memory.untyped_storage(), form.offset, form.shape, form.stride)

@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headcount.config import BadInput
+from headcount.experiments.gradients import Parts, Weights, plain_gradients, recorded_gradients
 from headcount.experiments.optimiser import StackedAdam, schedule
-from headcount.experiments.recording import Program, fused, record
 from headcount.experiments.trial import TrainingConfig, Trial
 from headcount.models import Ensemble, build_ensemble
 from headcount.tasks import Task, random_stream
@@ -130,25 +130,6 @@ class _Data:
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
 
 
-def gradients(
-    ensemble: Ensemble, task: Task, theta: Float[Tensor, "members parameters"], inputs: Tensor, targets: Tensor
-) -> tuple[Float[Tensor, " members"], Float[Tensor, "members parameters"]]:
-    """Every member's training loss on its own examples, and its gradient."""
-    theta = theta.detach().requires_grad_()
-    losses = task.loss(ensemble(inputs, theta), targets)
-    (gradient,) = torch.autograd.grad(losses.sum(), theta)
-    return losses.detach(), gradient
-
-
-def recorded_gradients(
-    ensemble: Ensemble, task: Task, theta: Tensor, inputs: Tensor, targets: Tensor, compiled: bool = False
-) -> Program:
-    """`gradients` as a program of inputs and targets of these shapes, see `record` and `fused`. It reads theta anew at
-    every call; its results hold until the next."""
-    made = fused if compiled else record
-    return made(lambda *batch: gradients(ensemble, task, theta, *batch), inputs, targets)
-
-
 def train(
     trials: Sequence[Trial], device: torch.device, on_step: Callable[[int], None] = lambda step: None,
     compiled: bool = False,
@@ -195,9 +176,9 @@ class _Stack:
         self.ensemble = build_ensemble(trials[0].build_model, starts).to(device, dtype)
         rates = [trial.training.learning_rate for trial in trials]
         decays = [trial.training.weight_decay for trial in trials]
-        self.theta = self.ensemble.theta.detach()
-        self.optimiser = StackedAdam(self.theta, rates, decays, config.clip)
-        self.program: Program | None = None
+        self.weights = [block.detach() for block in self.ensemble.weights]
+        self.optimiser = StackedAdam(self.weights, rates, decays, config.clip)
+        self.gradients: Parts | None = None
         self.compile_at = count if compiled else 0
 
         self.validation = self.data.draw("validation", config.validation_examples)
@@ -207,27 +188,29 @@ class _Stack:
         self.best_step = torch.zeros(count, dtype=torch.long, device=device)
         self.last_step = torch.full((count,), config.steps, dtype=torch.long, device=device)
         self.waited = torch.zeros(count, dtype=torch.long, device=device)
-        self.best_theta, self.last_theta = self.theta.clone(), self.theta.clone()
+        self.best, self.last = ([block.clone() for block in self.weights] for _ in range(2))
         self.curves: list[list[Point]] = [[] for _ in trials]
 
     def step(self, step: int, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
         """One optimiser step of every member in training; returns their losses."""
         x, y = self.select(inputs), self.select(targets)
-        if self.program is None:
-            self.program = self._program(self.config.steps - step, x, y)
-        losses, gradient = self.program(x, y)
-        self.optimiser.step(gradient, schedule(step, self.config))
-        return losses
+        if self.gradients is None:
+            self.gradients = self._gradients(self.config.steps - step, x, y)
+        losses = []
+        for members, loss, gradient in self.gradients(x, y):
+            self.optimiser.step(gradient, schedule(step, self.config), members)
+            losses.append(loss.clone())
+        return torch.cat(losses)
 
-    def _program(self, steps: int, x: Tensor, y: Tensor) -> Program:
-        """How the next steps, of members who are as many as now, are computed."""
+    def _gradients(self, steps: int, x: Tensor, y: Tensor) -> Parts:
+        """How those of the next steps, of members who are as many as now, are computed."""
         if steps < RECORDED_FROM:
-            return lambda *batch: gradients(self.ensemble, self.task, self.theta, *batch)
+            return plain_gradients(self.ensemble, self.task, self.weights)
         # Compiling anew for every member that leaves would take longer than it saves.
         compiled = len(self.members) <= self.compile_at
         if compiled:
             self.compile_at = len(self.members) // 2
-        return recorded_gradients(self.ensemble, self.task, self.theta, x, y, compiled)
+        return recorded_gradients(self.ensemble, self.task, self.weights, x, y, compiled)
 
     def evaluate(self, step: int, losses: Float[Tensor, " members"]) -> None:
         """Add a point to every curve, keep weights that are the best so far, and let go who waited too long."""
@@ -244,7 +227,7 @@ class _Stack:
         better = error < self.best_error[members]
         improved = members[better]
         self.best_error[improved], self.best_step[improved] = error[better], step
-        self.best_theta[improved] = self.theta[better]
+        _put(self.best, improved, _of(self.weights, better))
         self.waited[members] += 1
         self.waited[improved] = 0
         if self.config.patience is not None:
@@ -254,33 +237,35 @@ class _Stack:
         if bool(staying.all()):
             return
         leaving = self.members[~staying]
-        self.last_theta[leaving], self.last_step[leaving] = self.theta[~staying], step
-        self.members, self.theta = self.members[staying], self.theta[staying]
-        self.optimiser.keep(staying.nonzero().flatten(), self.theta)
-        self.select, self.program = self._selector(self.members), None
+        _put(self.last, leaving, _of(self.weights, ~staying))
+        self.last_step[leaving] = step
+        self.members, self.weights = self.members[staying], _of(self.weights, staying)
+        self.optimiser.keep(staying.nonzero().flatten(), self.weights)
+        self.select, self.gradients = self._selector(self.members), None
 
     def _selector(self, members: Int[Tensor, " some"]) -> Callable[[Tensor], Tensor]:
         return _selector(self.member_seed[members], len(self.data.seeds))
 
     def _error(self, held_out: tuple[Tensor, Tensor]) -> Tensor:
-        return _measure(self.ensemble, self.theta, self.task, held_out, self.select).error
+        return _measure(self.ensemble, self.weights, self.task, held_out, self.select).error
 
     def outcomes(self) -> list[Outcome]:
         """What every trial gave, measured on the test sample."""
-        self.last_theta[self.members] = self.theta
-        everyone = self._selector(torch.arange(len(self.trials), device=self.theta.device))
-        last = _measure(self.ensemble, self.last_theta, self.task, self.test, everyone)
+        _put(self.last, self.members, self.weights)
+        everyone = self._selector(torch.arange(len(self.trials), device=self.members.device))
+        last = _measure(self.ensemble, self.last, self.task, self.test, everyone)
         # Where the best weights are the last ones, their measure is known.
         other = (self.best_step != self.last_step).nonzero().flatten()
         best = Measure(
             last.error.clone(), last.stderr.clone(), None if last.accuracy is None else last.accuracy.clone()
         )
         if len(other):
-            part = _measure(self.ensemble, self.best_theta[other], self.task, self.test, self._selector(other))
+            part = _measure(self.ensemble, _of(self.best, other), self.task, self.test, self._selector(other))
             best.error[other], best.stderr[other] = part.error, part.stderr
             if best.accuracy is not None and part.accuracy is not None:
                 best.accuracy[other] = part.accuracy
-        norms = self.last_theta.norm(dim=1)
+        rows = self.ensemble.rows(self.last)
+        norms = rows.norm(dim=1)
         return [
             Outcome(
                 status="done" if bool(last.error[i].isfinite()) else "nan",
@@ -293,12 +278,23 @@ class _Stack:
                 accuracy=None if last.accuracy is None else float(last.accuracy[i]),
                 best_accuracy=None if best.accuracy is None or not self.best_step[i] else float(best.accuracy[i]),
                 weight_norm=float(norms[i]),
-                parameters=self.last_theta.shape[1],
+                parameters=rows.shape[1],
                 stack=len(self.trials),
                 curve=self.curves[i],
             )
             for i in range(len(self.trials))
         ]
+
+
+def _of(weights: Weights, members: Tensor) -> list[Tensor]:
+    """Rows of some members, in blocks."""
+    return [block[members] for block in weights]
+
+
+def _put(weights: Weights, members: Tensor, rows: Weights) -> None:
+    """Write rows of some members."""
+    for block, some in zip(weights, rows, strict=True):
+        block[members] = some
 
 
 def _selector(member_seed: Int[Tensor, " members"], seeds: int) -> Callable[[Tensor], Tensor]:
@@ -313,14 +309,14 @@ def _selector(member_seed: Int[Tensor, " members"], seeds: int) -> Callable[[Ten
 
 @torch.no_grad()
 def _measure(
-    ensemble: Ensemble, theta: Float[Tensor, "members parameters"], task: Task, held_out: tuple[Tensor, Tensor],
+    ensemble: Ensemble, weights: Weights, task: Task, held_out: tuple[Tensor, Tensor],
     select: Callable[[Tensor], Tensor],
 ) -> Measure:  # fmt: skip
-    """How good every member with weights `theta` is on a held-out sample, which passes through in slices."""
+    """How good every member is on a held-out sample, which passes through in slices."""
     inputs, targets = held_out
     mistakes, accuracies = [], []
     for x, y in zip(inputs.split(EVALUATION_SLICE, 1), targets.split(EVALUATION_SLICE, 1), strict=True):
-        outputs, wanted = ensemble(select(x), theta), select(y)
+        outputs, wanted = ensemble(select(x), weights), select(y)
         mistakes.append(task.mistakes(outputs, wanted))
         accuracy = task.accuracy(outputs, wanted)
         if accuracy is not None:

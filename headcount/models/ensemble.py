@@ -15,12 +15,19 @@ from headcount.models.layer import Layer
 from headcount.models.network import Network
 
 
+LARGE = 1024
+"""Numbers from which on a parameter has a block of its own."""
+
+
 class Ensemble:
     """E models of the same architecture.
 
-    All parameters live in `theta` of shape (E, parameters of one model), a single leaf, so that an
-    optimiser step is a handful of operations however many models and tensors there are. Any module
-    can be stacked: the forward pass is `torch.func.vmap` of the plain single-model module.
+    Any module can be stacked: the forward pass is `torch.func.vmap` of the plain single-model module.
+
+    Attributes:
+        weights: all parameters, as blocks of one row for each model. A large parameter is a block of its own, and so
+            lies in memory as one product of many matrices wants it; the others lie side by side in one block, so that
+            an optimiser step is a handful of operations however many tensors there are.
     """
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
@@ -32,13 +39,18 @@ class Ensemble:
         self.names = [name for name, _ in self.template.named_parameters()]
         self.shapes = [parameter.shape for _, parameter in self.template.named_parameters()]
         self.sizes = [shape.numel() for shape in self.shapes]
-        rows = [torch.cat([p.detach().flatten() for p in member.parameters()]) for member in members]
-        self.theta = torch.stack(rows).requires_grad_()
+        small = [i for i, size in enumerate(self.sizes) if size < LARGE]
+        self.blocks = [[i] for i, size in enumerate(self.sizes) if size >= LARGE] + ([small] if small else [])
+        values = [[parameter.detach().flatten() for parameter in member.parameters()] for member in members]
+        self.weights = [
+            torch.stack([torch.cat([value[i] for i in block]) for value in values]).requires_grad_()
+            for block in self.blocks
+        ]
         self.buffers = dict(self.template.named_buffers())
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Ensemble:
         """Move parameters and buffers, and cast those that are floating point."""
-        self.theta = self.theta.detach().to(device, dtype).requires_grad_()
+        self.weights = [block.detach().to(device, dtype).requires_grad_() for block in self.weights]
         self.buffers = {
             name: buffer.to(device, dtype if buffer.is_floating_point() else buffer.dtype)
             for name, buffer in self.buffers.items()
@@ -46,31 +58,44 @@ class Ensemble:
         return self
 
     def __len__(self) -> int:
-        return len(self.theta)
+        return len(self.weights[0])
+
+    def parameters(self, weights: Sequence[Float[Tensor, "members numbers"]]) -> dict[str, Float[Tensor, "members *_"]]:
+        """Every parameter, or whatever lies in blocks as the parameters do, such as gradients.
+
+        Each fills its memory in order, for one model as for several: what reads it later multiplies it as it lies, and
+        so rounds alike.
+        """
+        found = {}
+        for block, numbers in zip(self.blocks, weights, strict=True):
+            parts = numbers.split([self.sizes[i] for i in block], 1)
+            together = numbers.flatten() if len(block) == 1 else torch.cat([part.flatten() for part in parts])
+            found |= dict(zip(block, together.split([part.numel() for part in parts]), strict=True))
+        return {name: found[i].view(-1, *self.shapes[i]) for i, name in enumerate(self.names)}
+
+    def rows(self, weights: Sequence[Float[Tensor, "members numbers"]]) -> Float[Tensor, "members parameters"]:
+        """One vector for each model, in the order of its parameters."""
+        parts = self.parameters(weights).values()
+        return torch.cat([part.reshape(len(weights[0]), -1) for part in parts], 1)
 
     def state(self, member: int) -> dict[str, Tensor]:
         """Parameters and buffers of one member, for `nn.Module.load_state_dict`."""
-        flat = self.theta.detach()[member].split(self.sizes)
-        pairs = zip(self.names, flat, self.shapes, strict=True)
-        return {name: part.reshape(shape) for name, part, shape in pairs} | self.buffers
+        own = self.parameters([block.detach()[member : member + 1] for block in self.weights])
+        return {name: part[0] for name, part in own.items()} | self.buffers
 
     def __call__(
         self,
         inputs: Float[Tensor, "members batch tokens features"] | Int[Tensor, "members batch tokens ids"],
-        theta: Float[Tensor, "members parameters"] | None = None,
+        weights: Sequence[Float[Tensor, "members numbers"]] | None = None,
         valid: Bool[Tensor, "members batch tokens"] | None = None,
     ) -> Float[Tensor, "members batch tokens outputs"]:
         """Every member on its own inputs.
 
         Args:
-            theta: in place of the current parameters.
+            weights: in place of the current ones.
             valid: True at real tokens; all are if not given, or for ids those that are not padding.
         """
-        parts = (self.theta if theta is None else theta).split(self.sizes, dim=1)
-        stacked = {
-            name: part.reshape(len(part), *shape)
-            for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
-        }
+        stacked = self.parameters(self.weights if weights is None else weights)
         arguments = (inputs,) if valid is None else (inputs, valid)
         return vmap(self._one)(stacked, *arguments)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Literal, Self
 
 import pydantic
@@ -179,8 +180,8 @@ class Embedding(nn.Module):
         if self.linear is not None:
             x: Tensor = self.linear(inputs)
         else:
-            slots = zip(self.vectors(), inputs.unbind(-1), strict=True)
-            x = torch.stack([nn.functional.embedding(ids, vectors) for vectors, ids in slots]).sum(0)
+            slots = zip(inputs.unbind(-1), self.vectors(), strict=True)
+            x = reduce(torch.add, (nn.functional.embedding(ids, vectors) for ids, vectors in slots))
         tokens = x.shape[1]
         if self.positions is not None:
             return x + self.positions[:tokens]

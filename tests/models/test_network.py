@@ -93,7 +93,7 @@ def test_a_stack_equals_its_members(fields, vocabulary):
         assert torch.allclose(out[index], alone, atol=1e-10)
         alone.square().sum().backward()
         flat = torch.cat([p.grad.flatten() for p in member.parameters()])
-        assert torch.allclose(stack.theta.grad[index], flat, atol=1e-7, rtol=1e-7)
+        assert torch.allclose(stack.rows([block.grad for block in stack.weights])[index], flat, atol=1e-7, rtol=1e-7)
 
 
 @every_network
@@ -229,7 +229,8 @@ def test_members_of_a_stack_depend_on_their_generator_alone():
     make = lambda seeds: build_ensemble(  # noqa: E731
         lambda: Network(config, SIZES, VOCABULARY), [torch.Generator().manual_seed(s) for s in seeds]
     )
-    assert torch.equal(make([4, 9]).theta[1], make([9]).theta[0])
+    two, one = make([4, 9]), make([9])
+    assert torch.equal(two.rows(two.weights)[1], one.rows(one.weights)[0])
 
 
 def test_configurations_survive_the_way_through_plain_data():

@@ -125,7 +125,7 @@ class MultiHeadAttention(Attention):
         if self.config.content == "positions" and valid is None:
             if self.config.score == "linear" and self.config.mask == "none":
                 queries, keys = self.queries_keys(x)
-                factors = queries * self.inverse_temperature, keys
+                factors = queries if self.inverse_temperature == 1.0 else queries * self.inverse_temperature, keys
                 return apply_patterns("hin,hjn", factors, self.value, self.join, x)
             return apply_patterns("hij", [self.patterns(x)], self.value, self.join, x)
         values = self.value(x)

@@ -25,11 +25,31 @@ def masked_softmax(
     """softmax over allowed keys, in float32 at least; a row with no allowed key gives zeros."""
     wide = _hidden(scores, mask)
     if wide.shape[-1] < SHORT and wide.device.type == "cpu":
-        powers, total = _powers(wide, mask)
-        weights = powers / total
-    else:
-        weights = _without_blind(wide.softmax(-1), mask)
-    return weights.to(scores.dtype)
+        weights: Tensor = _ByParts.apply(wide, None if mask is None else _blind(mask))
+        return weights.to(scores.dtype)
+    return _without_blind(wide.softmax(-1).to(scores.dtype), mask)
+
+
+class _ByParts(torch.autograd.Function):
+    """softmax over the last axis, with zeros in blind rows, as a handful of operations that each go through all rows at
+    once."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores: Tensor, blind: Tensor | None) -> Tensor:
+        powers = (scores - scores.amax(-1, keepdim=True)).exp()
+        share = powers.sum(-1, keepdim=True).reciprocal()
+        return powers * (share if blind is None else share.masked_fill(blind, 0.0))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (weights,) = ctx.saved_tensors
+        return (gradient - (gradient * weights).sum(-1, keepdim=True)) * weights, None
 
 
 def _hidden(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -40,14 +60,6 @@ def _hidden(scores: Tensor, mask: Tensor | None) -> Tensor:
         return wide
     zero = torch.zeros(mask.shape, dtype=wide.dtype, device=wide.device)
     return wide + zero.masked_fill(~mask, torch.finfo(wide.dtype).min / 2)
-
-
-def _powers(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Numerators and denominators of a softmax, the latter infinite for queries that may look at nothing. The largest
-    score leaves no trace in their ratio, and so needs no gradient."""
-    powers = (scores - scores.detach().amax(-1, keepdim=True)).exp()
-    total = powers.sum(-1, keepdim=True)
-    return powers, total if mask is None else total.masked_fill(_blind(mask), float("inf"))
 
 
 def _blind(mask: Tensor) -> Tensor:
@@ -121,15 +133,6 @@ def softmax_attention_reference(
     return attention_weights(queries, keys, "softmax", inverse_temperature, mask) @ values
 
 
-def _held(queries: Tensor, keys: Tensor, values: Tensor, inverse_temperature: float, mask: Tensor | None) -> Tensor:
-    """The same with as few passes over the weights as there can be: what is small, queries and outputs, is scaled."""
-    scores = _hidden((queries * inverse_temperature) @ keys.transpose(-1, -2), mask)
-    if scores.shape[-1] < SHORT:
-        powers, total = _powers(scores, mask)
-        return powers.to(values.dtype) @ values / total.to(values.dtype)
-    return _without_blind(scores.softmax(-1).to(values.dtype) @ values, mask)
-
-
 HELD = 32
 """Keys up to which, on a CPU, holding the N x N weights takes less time than the fused kernel."""
 
@@ -143,7 +146,8 @@ def softmax_attention(
 ) -> Float[Tensor, "batch heads query value_width"]:
     """`softmax_attention_reference`, by the fused kernel, which never holds the weights, where that is faster."""
     if keys.shape[-2] <= HELD and keys.device.type == "cpu":
-        return _held(queries, keys, values, inverse_temperature, mask)
+        # What is small is scaled.
+        return masked_softmax((queries * inverse_temperature) @ keys.transpose(-1, -2), mask).to(values.dtype) @ values
     if mask is None:
         return _fused(queries, keys, values, None, inverse_temperature)
     return _without_blind(_fused(queries, keys, values, mask | _blind(mask), inverse_temperature), mask)
