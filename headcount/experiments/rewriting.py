@@ -58,7 +58,7 @@ def _embedding_backward(gradient: Tensor, ids: Tensor, count: int, padding: int,
     if padding >= 0 or by_frequency:
         return NotImplemented
     total = torch.zeros(count, gradient.shape[-1], dtype=gradient.dtype, device=gradient.device)
-    return total.index_add_(0, ids.flatten(), gradient.reshape(-1, gradient.shape[-1]))
+    return total.index_add(0, ids.flatten(), gradient.reshape(-1, gradient.shape[-1]))
 
 
 PARTS: dict[Any, Callable[..., Any]] = {

@@ -63,15 +63,16 @@ class Ensemble:
     def parameters(self, weights: Sequence[Float[Tensor, "members numbers"]]) -> dict[str, Float[Tensor, "members *_"]]:
         """Every parameter, or whatever lies in blocks as the parameters do, such as gradients.
 
-        Each fills its memory in order, for one model as for several: what reads it later multiplies it as it lies, and
-        so rounds alike.
+        All but vectors fill their memory in order, for one model as for several: what reads them later multiplies them
+        as they lie, and so rounds alike.
         """
         found = {}
         for block, numbers in zip(self.blocks, weights, strict=True):
-            parts = numbers.split([self.sizes[i] for i in block], 1)
-            together = numbers.flatten() if len(block) == 1 else torch.cat([part.flatten() for part in parts])
-            found |= dict(zip(block, together.split([part.numel() for part in parts]), strict=True))
-        return {name: found[i].view(-1, *self.shapes[i]) for i, name in enumerate(self.names)}
+            parts = [numbers] if len(block) == 1 else numbers.split([self.sizes[i] for i in block], 1)
+            for i, part in zip(block, parts, strict=True):
+                ordered = part.contiguous() if len(self.shapes[i]) > 1 else part
+                found[i] = ordered.view(-1, *self.shapes[i])
+        return {name: found[i] for i, name in enumerate(self.names)}
 
     def rows(self, weights: Sequence[Float[Tensor, "members numbers"]]) -> Float[Tensor, "members parameters"]:
         """One vector for each model, in the order of its parameters."""

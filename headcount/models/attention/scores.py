@@ -58,8 +58,8 @@ def _hidden(scores: Tensor, mask: Tensor | None) -> Tensor:
     wide = scores.float() if scores.dtype.itemsize < 4 else scores
     if mask is None:
         return wide
-    zero = torch.zeros(mask.shape, dtype=wide.dtype, device=wide.device)
-    return wide + zero.masked_fill(~mask, torch.finfo(wide.dtype).min / 2)
+    values = (0.0, torch.finfo(wide.dtype).min / 2)
+    return wide + torch.where(mask, *(torch.tensor(value, dtype=wide.dtype, device=wide.device) for value in values))
 
 
 def _blind(mask: Tensor) -> Tensor:
