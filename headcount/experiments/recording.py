@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 
 from headcount.config import BadInput
 from headcount.experiments.replaying import Replay
-from headcount.experiments.rewriting import PARTS, turn_products
+from headcount.experiments.rewriting import COMPILED_PARTS, PARTS, turn_products
 
 Program = Callable[..., tuple[Tensor, ...]]
 
@@ -33,8 +33,9 @@ _UNSTEADY = {torch.Tag.inplace_view, torch.Tag.dynamic_output_shape, torch.Tag.d
 class _Recorder(TorchDispatchMode):
     """Writes down every operation that reaches the backend, on real tensors."""
 
-    def __init__(self, inputs: tuple[Tensor, ...]) -> None:
+    def __init__(self, inputs: tuple[Tensor, ...], parts: dict[Any, Callable[..., Any]]) -> None:
         super().__init__()
+        self.parts = parts
         self.graph, self.constants = Graph(), torch.nn.Module()
         self.nodes: dict[int, Node] = {}
         self.results: dict[Node, Any] = {}
@@ -57,9 +58,9 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if _UNSTEADY & {*func.tags}:
             raise TypeError(f"{func} changes a form, or depends on a value, which a list of operations cannot follow")
-        if func in PARTS and args[0].device.type == "cpu":
+        if func in self.parts and args[0].device.type == "cpu":
             with self:
-                result = PARTS[func](*args, **(kwargs or {}))
+                result = self.parts[func](*args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
         result = func(*args, **(kwargs or {}))
@@ -84,8 +85,8 @@ class _Recorder(TorchDispatchMode):
             self._name(tensor, node)
 
 
-def _listen(function: Program, *inputs: Tensor) -> _Recorder:
-    recorder = _Recorder(inputs)
+def _listen(function: Program, inputs: tuple[Tensor, ...], parts: dict[Any, Callable[..., Any]]) -> _Recorder:
+    recorder = _Recorder(inputs, parts)
     with recorder:
         outputs = function(*inputs)
     assert isinstance(outputs, tuple)
@@ -109,7 +110,7 @@ def record(function: Program, *inputs: Tensor) -> Replay:
     """
     # Recorded on the memory that inputs are copied to.
     places = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in inputs)
-    recorder = _listen(function, *places)
+    recorder = _listen(function, places, PARTS)
     return Replay(recorder.graph, recorder.results)
 
 
@@ -122,7 +123,7 @@ def fused(function: Program, *inputs: Tensor) -> Program:
         TypeError: as `record`.
     """
     need_compiler(inputs[0].device)
-    recorder = _listen(function, *inputs)
+    recorder = _listen(function, inputs, COMPILED_PARTS)
     # Compiled programs are not kept for other processes: torch would unpickle them.
     options: dict[str, Any] = {"fx_graph_cache": False, "compile_threads": 1}
     program = GraphModule(recorder.constants, recorder.graph)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node, map_arg
 
+from headcount.experiments.products import products, suits
+
 aten = torch.ops.aten
 
 SHORT = 16
@@ -61,12 +63,27 @@ def _embedding_backward(gradient: Tensor, ids: Tensor, count: int, padding: int,
     return total.index_add(0, ids.flatten(), gradient.reshape(-1, gradient.shape[-1]))
 
 
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    return products(a, b) if suits(a, b) else NotImplemented
+
+
+def _written_out(a: Tensor, b: Tensor) -> Tensor:
+    """A product of tiny matrices as a sum of products: one loop with what comes before and after."""
+    if max(*a.shape[1:], b.shape[2]) > SHORT:
+        return _product(a, b)
+    return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2)
+
+
 PARTS: dict[Any, Callable[..., Any]] = {
+    aten.bmm.default: _product,
     aten.sum.dim_IntList: _sum,
     aten.native_layer_norm.default: _layer_norm,
     aten.embedding_dense_backward.default: _embedding_backward,
 }
 """By what an operation is replaced on a CPU; NotImplemented where it had better stay."""
+
+COMPILED_PARTS = {**PARTS, aten.bmm.default: _written_out}
+"""The same where what is between large products is compiled."""
 
 
 def turn_products(graph: Graph, recorded: dict[Node, Any]) -> None:
