@@ -30,7 +30,8 @@ def gradients(ensemble: Ensemble, task: Task, weights: Weights, inputs: Tensor, 
     """Every member's training loss on its own examples, and its gradient, in blocks as the weights."""
     leaves = [block.detach().requires_grad_() for block in weights]
     losses = task.loss(ensemble(inputs, leaves), targets)
-    return losses.detach(), *torch.autograd.grad(losses, leaves, torch.ones_like(losses))
+    ones = torch.ones(losses.shape, dtype=losses.dtype, device=losses.device)
+    return losses.detach(), *torch.autograd.grad(losses, leaves, ones)
 
 
 def plain_gradients(ensemble: Ensemble, task: Task, weights: Weights) -> Parts:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -54,40 +54,27 @@ class StackedAdam:
         self.settings = list(zip(rates, decays, strict=True))
         self.rows: dict[tuple[int, int], _Rows] = {}
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def step(
         self, gradients: Sequence[Float[Tensor, "some numbers"]], factor: float, members: slice | None = None
     ) -> None:
         """One update with rates times `factor`, of some members or all."""
         first, last, _ = (members or slice(None)).indices(len(self.settings))
         if (first, last) not in self.rows:
-            self.rows[first, last] = self._rows(slice(first, last))
+            some = slice(first, last)
+            state = [[block[some] for block in blocks] for blocks in (self.weights, self.means, self.squares)]
+            self.rows[first, last] = _Rows(self.settings[some], self.steps[some], *state)
         rows = self.rows[first, last]
         rows.steps.add_(1)
         if self.clip is not None:
             norm = torch.stack([block.norm(dim=1) for block in gradients]).norm(dim=0)[:, None]
             gradients = [block * (self.clip / norm.clamp_min(1e-12)).clamp_max(1.0) for block in gradients]
-        given = [block.unbind() for block in gradients]
         beta1, beta2 = self.betas
-        for (rate, decay), some, (weights, means, squares, steps) in rows.calls:
+        for (rate, decay), given, weights, means, squares, steps in rows.calls(gradients):
             torch._fused_adamw_(
-                weights, [block[row] for block in given for row in some], means, squares, [], steps, amsgrad=False,
-                maximize=False, beta1=beta1, beta2=beta2, lr=rate * factor, weight_decay=decay, eps=self.epsilon,
+                weights, given, means, squares, [], steps, amsgrad=False, maximize=False, beta1=beta1, beta2=beta2,
+                lr=rate * factor, weight_decay=decay, eps=self.epsilon,
             )  # fmt: skip
-
-    def _rows(self, members: slice) -> _Rows:
-        together: dict[tuple[float, float], list[int]] = {}
-        for row, setting in enumerate(self.settings[members]):
-            together.setdefault(setting, []).append(row)
-        steps = [self.steps[members]] * len(self.weights)
-        state = [
-            [block[members].unbind() for block in blocks] for blocks in (self.weights, self.means, self.squares)
-        ] + [[block.unbind() for block in steps]]
-        calls = [
-            (setting, some, [[block[row] for block in blocks for row in some] for blocks in state])
-            for setting, some in together.items()
-        ]
-        return _Rows(steps[0], calls)
 
     def keep(self, members: Int[Tensor, " kept"], weights: Sequence[Float[Tensor, "kept numbers"]]) -> None:
         """Go on with some rows only, whose weights are now `weights`."""
@@ -98,9 +85,23 @@ class StackedAdam:
         self.rows.clear()
 
 
-class _Rows(NamedTuple):
-    """Members that are updated at once: how many steps each has had, and for every pair of rate and decay the rows that
-    have it, with their weights, means, squares and steps. Gradients come anew each time; all this stays in place."""
+class _Rows:
+    """Members that are updated at once, as lists of tensors for the kernel: one call for every pair of rate and decay."""
 
-    steps: Float[Tensor, " some"]
-    calls: list[tuple[tuple[float, float], list[int], list[list[Tensor]]]]
+    def __init__(
+        self, settings: Sequence[tuple[float, float]], steps: Float[Tensor, " some"], *state: Sequence[Tensor]
+    ) -> None:
+        self.steps, self.gradients = steps, ()
+        self.members = {setting: [i for i, own in enumerate(settings) if own == setting] for setting in settings}
+        self.state = [self._lists(blocks) for blocks in (*state, [steps] * len(state[0]))]
+
+    def _lists(self, blocks: Sequence[Tensor]) -> list[list[Tensor]]:
+        rows = [block.unbind() for block in blocks]
+        return [[block[member] for block in rows for member in members] for members in self.members.values()]
+
+    def calls(self, gradients: Sequence[Tensor]) -> Iterator[tuple[Any, ...]]:
+        """Rate and decay, gradients, and the state that they update."""
+        # A recorded step gives the same tensors every time.
+        if len(gradients) != len(self.gradients) or any(a is not b for a, b in zip(gradients, self.gradients)):
+            self.gradients, self.given = gradients, self._lists(gradients)
+        return zip(self.members, self.given, *self.state, strict=True)

@@ -17,19 +17,20 @@ from torch import Tensor
 from torch.fx import Graph, Node, map_arg
 
 aten = torch.ops.aten
-OVER: dict[Any, tuple[Any, str | None]] = {
-    aten.add.Tensor: (aten.add_.Tensor, None),
-    aten.sub.Tensor: (aten.sub_.Tensor, None),
-    aten.mul.Tensor: (aten.mul_.Tensor, None),
-    aten.mul.Scalar: (aten.mul_.Scalar, None),
-    aten.div.Tensor: (aten.div_.Tensor, None),
-    aten.neg.default: (aten.neg_.default, None),
-    aten.exp.default: (aten.exp_.default, None),
-    aten.masked_fill.Scalar: (aten.masked_fill_.Scalar, None),
-    aten.gelu_backward.default: (aten.gelu_backward.grad_input, "grad_input"),
+OVER: dict[Any, tuple[Any, tuple[int, ...], str | None]] = {
+    aten.add.Tensor: (aten.add_.Tensor, (0, 1), None),
+    aten.sub.Tensor: (aten.sub_.Tensor, (0,), None),
+    aten.mul.Tensor: (aten.mul_.Tensor, (0, 1), None),
+    aten.mul.Scalar: (aten.mul_.Scalar, (0,), None),
+    aten.div.Tensor: (aten.div_.Tensor, (0,), None),
+    aten.neg.default: (aten.neg_.default, (0,), None),
+    aten.exp.default: (aten.exp_.default, (0,), None),
+    aten.masked_fill.Scalar: (aten.masked_fill_.Scalar, (0,), None),
+    aten.gelu_backward.default: (aten.gelu_backward.grad_input, (0,), "grad_input"),
+    aten.mse_loss_backward.default: (aten.mse_loss_backward.grad_input, (1,), "grad_input"),
 }
-"""Operations element by element, their forms that may write over the first argument, and the name such a form has for
-the place that it writes to."""
+"""Operations element by element, their forms that may write over an argument, the places of such arguments, and the name
+that a form has for where it writes. One without writes over its first: the two that may change places commute."""
 
 
 class Replay:
@@ -69,6 +70,8 @@ class Replay:
                     self._add(node, layout)
                 layout.take_back(node)
         self.size = layout.size
+        # An OpOverload is a layer of Python around what it calls.
+        self.calls = [(getattr(call, "_op", call), *given) for call, *given in self.calls]
 
     def _add(self, node: Node, layout: _Layout) -> None:
         """The call that a node takes, if any."""
@@ -81,11 +84,13 @@ class Replay:
             # What is written in place is known by the node that made it.
             self.calls.append((function, arguments, keywords))
         elif (place := layout.free_argument(node)) is not None:
-            function, name = OVER[function]
+            function, _, name = OVER[function]
             layout.pass_on(node.args[place], node)
-            # The two that may change places commute.
-            arguments = (arguments[place], *arguments[:place], *arguments[place + 1 :])
-            self.calls.append((function, arguments, keywords if name is None else {**keywords, name: arguments[0]}))
+            over = arguments[place]
+            if name is None:
+                self.calls.append((function, (over, *arguments[:place], *arguments[place + 1 :]), keywords))
+            else:
+                self.calls.append((function, arguments, {**keywords, name: over}))
         else:
             places = layout.lend(node)
             if function is aten.clone.default:
@@ -93,7 +98,7 @@ class Replay:
             else:
                 self.calls.append(_into(function, places, arguments, keywords))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         for (place, own), tensor in zip(self.inputs, tensors, strict=True):
             if own is None:
@@ -175,8 +180,9 @@ class _Layout:
 
     def free_argument(self, node: Node) -> int | None:
         """The place of an argument that a node may write over: nobody reads it later, and it lies as the result would."""
-        commutes = node.target in (aten.add.Tensor, aten.mul.Tensor) and not node.kwargs
-        for place in () if node.target not in OVER else (0, 1) if commutes else (0,):
+        _, places, _ = OVER.get(node.target, (None, (), None))
+        # With alpha, a sum does not commute.
+        for place in places[:1] if node.kwargs else places:
             argument = node.args[place]
             if isinstance(argument, Node) and argument in self.single:
                 (storage,), (old,), (new,) = self.storages[argument], self.forms[argument], self.forms[node]
