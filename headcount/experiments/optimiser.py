@@ -91,7 +91,9 @@ class _Rows:
     def __init__(
         self, settings: Sequence[tuple[float, float]], steps: Float[Tensor, " some"], *state: Sequence[Tensor]
     ) -> None:
-        self.steps, self.gradients = steps, ()
+        self.steps = steps
+        self.gradients: Sequence[Tensor] = ()
+        self.given: list[list[Tensor]] = []
         self.members = {setting: [i for i, own in enumerate(settings) if own == setting] for setting in settings}
         self.state = [self._lists(blocks) for blocks in (*state, [steps] * len(state[0]))]
 
@@ -102,6 +104,6 @@ class _Rows:
     def calls(self, gradients: Sequence[Tensor]) -> Iterator[tuple[Any, ...]]:
         """Rate and decay, gradients, and the state that they update."""
         # A recorded step gives the same tensors every time.
-        if len(gradients) != len(self.gradients) or any(a is not b for a, b in zip(gradients, self.gradients)):
+        if [*map(id, gradients)] != [*map(id, self.gradients)]:
             self.gradients, self.given = gradients, self._lists(gradients)
         return zip(self.members, self.given, *self.state, strict=True)

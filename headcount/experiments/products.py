@@ -29,9 +29,12 @@ def suits(a: Float[Tensor, "batch m k"], b: Float[Tensor, "batch k n"]) -> bool:
 def half_used() -> bool:
     """Whether this processor computes on 64 bytes at once, but not for MKL."""
     backends = torch.backends
-    wide = backends.cpu.get_cpu_capability() == "AVX512" and backends.mkl.is_available() and backends.mkldnn.is_available()
+    if backends.cpu.get_cpu_capability() != "AVX512" or not (
+        backends.mkl.is_available() and backends.mkldnn.is_available()
+    ):
+        return False
     try:
-        return wide and "AuthenticAMD" in platform.processor() + Path("/proc/cpuinfo").read_text()
+        return "AuthenticAMD" in platform.processor() + Path("/proc/cpuinfo").read_text()
     except OSError:
         return False
 
@@ -40,7 +43,7 @@ _library = torch.library.Library("headcount", "DEF")
 _library.define("products(Tensor a, Tensor b) -> Tensor")
 _library.define("products.out(Tensor a, Tensor b, *, Tensor(c!) out) -> Tensor(c!)")
 products = torch.ops.headcount.products.default
-"""torch.bmm, one matrix after the other: so bits do not depend on how many there are."""
+"""torch.bmm, one matrix after the other, so that bits do not depend on how many there are."""
 
 
 @torch.library.impl(_library, "products.out", "CPU")

@@ -103,10 +103,9 @@ class Replay:
         for (place, own), tensor in zip(self.inputs, tensors, strict=True):
             if own is None:
                 place.copy_(tensor)
-            elif (tensor.shape, tensor.stride(), tensor.dtype) == (own.shape, own.stride(), own.dtype):
-                place.set_(tensor)
             else:
-                place.set_(own.copy_(tensor))
+                alike = (tensor.shape, tensor.stride(), tensor.dtype) == (own.shape, own.stride(), own.dtype)
+                place.set_(tensor if alike else own.copy_(tensor))  # type: ignore[call-overload]
         for function, arguments, keywords in self.calls:
             function(*arguments, **keywords)
         return self.outputs

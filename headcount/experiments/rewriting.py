@@ -7,7 +7,7 @@ Results agree up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -101,6 +101,7 @@ def turn_products(graph: Graph, recorded: dict[Node, Any]) -> None:
         graph: of operations on tensors; changed.
         recorded: what every node gave; kept in step.
     """
+    product: Any
     for product in graph.find_nodes(op="call_function", target=aten.bmm.default):
         seen = product
         while len(seen.users) == 1 and _shows(user := next(iter(seen.users)), recorded):
@@ -112,11 +113,10 @@ def turn_products(graph: Graph, recorded: dict[Node, Any]) -> None:
         if copy is None:
             continue
         with graph.inserting_before(product):
-            factors = [graph.call_function(aten.transpose.int, (factor, 1, 2)) for factor in product.args[::-1]]
+            factors = {graph.call_function(aten.transpose.int, (one, 1, 2)): one for one in product.args[::-1]}
             turned = graph.call_function(aten.bmm.default, tuple(factors))
             back = graph.call_function(aten.transpose.int, (turned, 1, 2))
-        for factor in factors:
-            recorded[factor] = recorded[factor.args[0]].transpose(1, 2)
+        recorded |= {factor: recorded[one].transpose(1, 2) for factor, one in factors.items()}
         if order == across:
             # The memory of the copy is that of the product.
             recorded[turned] = recorded[copy].view(recorded[product].transpose(1, 2).shape)
@@ -138,8 +138,8 @@ def _copied(graph: Graph, seen: Node, recorded: dict[Node, Any]) -> Node | None:
     users, here = [*seen.users], recorded[seen]
     if [user.target for user in users] == [aten.clone.default]:
         return users[0] if recorded[users[0]].is_contiguous() else None
-    readers = [reader for user in users for reader in (user.users if _shows(user, recorded) else [user])]
-    if here.dim() != 3 or 1 in here.stride()[1:] or any(reader.target is not aten.bmm.default for reader in readers):
+    multiplied = all(reader.target is aten.bmm.default for reader in _readers(seen, recorded))
+    if here.dim() != 3 or 1 in here.stride()[1:] or not multiplied:
         return None
     with graph.inserting_after(seen):
         copy = graph.call_function(aten.clone.default, (seen,), {"memory_format": torch.contiguous_format})
@@ -150,7 +150,13 @@ def _copied(graph: Graph, seen: Node, recorded: dict[Node, Any]) -> Node | None:
     return copy
 
 
-def _renew(node: Node, value: Tensor, recorded: dict[Node, Any]) -> None:
+def _readers(node: Node, recorded: dict[Node, Any]) -> Iterator[Node]:
+    """Who reads a node, or views of it."""
+    for user in node.users:
+        yield from _readers(user, recorded) if _shows(user, recorded) else [user]
+
+
+def _renew(node: Any, value: Tensor, recorded: dict[Node, Any]) -> None:
     """Note that a node gives `value`, which lies elsewhere than what it or its like gave, and so do its views."""
     views = [user for user in node.users if _shows(user, recorded)]
     recorded[node] = value

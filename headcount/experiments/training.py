@@ -321,5 +321,5 @@ def _measure(
         accuracy = task.accuracy(outputs, wanted)
         if accuracy is not None:
             accuracies.append(accuracy * (x.shape[1] / inputs.shape[1]))
-    weights = select(task.denominators(targets))
-    return task.judge(torch.cat(mistakes, -1), weights, torch.stack(accuracies).sum(0) if accuracies else None)
+    denominators = select(task.denominators(targets))
+    return task.judge(torch.cat(mistakes, -1), denominators, torch.stack(accuracies).sum(0) if accuracies else None)

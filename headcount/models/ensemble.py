@@ -14,7 +14,6 @@ from headcount.models.attention import Attention
 from headcount.models.layer import Layer
 from headcount.models.network import Network
 
-
 LARGE = 1024
 """Numbers from which on a parameter has a block of its own."""
 

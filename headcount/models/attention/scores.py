@@ -58,8 +58,10 @@ def _hidden(scores: Tensor, mask: Tensor | None) -> Tensor:
     wide = scores.float() if scores.dtype.itemsize < 4 else scores
     if mask is None:
         return wide
-    values = (0.0, torch.finfo(wide.dtype).min / 2)
-    return wide + torch.where(mask, *(torch.tensor(value, dtype=wide.dtype, device=wide.device) for value in values))
+    low, zero = (
+        torch.full((), value, dtype=wide.dtype, device=wide.device) for value in (torch.finfo(wide.dtype).min / 2, 0.0)
+    )
+    return wide + torch.where(mask, zero, low)
 
 
 def _blind(mask: Tensor) -> Tensor:
