@@ -93,6 +93,10 @@ COMPILED_PARTS = {**PARTS, aten.bmm.default: _written_out}
 """The same where what is between large products is compiled."""
 
 
+FEW = 8
+"""Columns below which a product takes several times as long as with as few rows."""
+
+
 def turn_products(graph: Graph, recorded: dict[Node, Any]) -> None:
     """Where A B is only copied in an order that goes across its rows, compute (B^T A^T)^T: then the copy goes along
     rows, and is none at all if the order was that of the transpose.
@@ -109,7 +113,8 @@ def turn_products(graph: Graph, recorded: dict[Node, Any]) -> None:
         order, across = _order(recorded[seen]), _order(recorded[product].transpose(1, 2))
         if not order or order[-1][1] == 1 or order[-1][1] != across[-1][1]:
             continue
-        copy = _copied(graph, seen, recorded)
+        few, many = recorded[product].shape[1:]
+        copy = None if few < FEW <= many else _copied(graph, seen, recorded)
         if copy is None:
             continue
         with graph.inserting_before(product):
