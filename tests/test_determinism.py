@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-from headcount.experiments import Execution, Store, runner
+from headcount.experiments import Execution, Store, gradients, runner, training
 from headcount.experiments.training import train
 from headcount.experiments.trial import Trial
 from headcount.models import ATTENTION
@@ -64,6 +64,15 @@ def name(value):
     return " ".join(str(value.get(key, "")) for key in ("name", "attention", "score", "content")).strip()
 
 
+@pytest.fixture(params=["plain", "in parts"])
+def steps(request, monkeypatch):
+    """Steps as they are written, or recorded, model by model."""
+    if request.param == "in parts":
+        monkeypatch.setattr(training, "RECORDED_FROM", 1)
+        monkeypatch.setattr(gradients, "CACHE", 1)
+
+
+@pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize(("task", "model"), EQUAL, ids=name)
 def test_a_row_has_the_same_bits_whatever_it_is_trained_beside(task, model):
     trials = stack(task, model)
@@ -71,6 +80,16 @@ def test_a_row_has_the_same_bits_whatever_it_is_trained_beside(task, model):
     assert numbers(in_stacks_of(1, trials[:3])) == together[:3]
     assert numbers(in_stacks_of(2, trials)) == together
     assert numbers(train(trials[::-1], CPU))[::-1] == together
+
+
+@pytest.mark.parametrize(("task", "model"), EQUAL[::5], ids=name)
+def test_recorded_steps_have_the_same_bits_in_parts_or_whole(monkeypatch, task, model):
+    monkeypatch.setattr(training, "RECORDED_FROM", 1)
+    trials = stack(task, model)
+    whole = numbers(train(trials, CPU))
+    assert numbers(in_stacks_of(3, trials)) == whole
+    monkeypatch.setattr(gradients, "CACHE", 1)
+    assert numbers(train(trials, CPU)) == whole
 
 
 @pytest.mark.parametrize(("task", "model"), CLOSE, ids=name)

@@ -96,9 +96,9 @@ def _listen(function: Program, inputs: tuple[Tensor, ...], parts: dict[Any, Call
 
 
 def record(function: Program, *inputs: Tensor) -> Replay:
-    """`function` as a flat list of operations: the same ones in the same order, and so the same bits. They write into
-    memory that is laid out once, so a result holds until the next call. Inputs are copied there first: "the same bits"
-    are those of contiguous inputs.
+    """`function` as a flat list of operations, in the same order: the same ones, or where a CPU has faster ones those
+    (see `rewriting`), which agree up to rounding. They write into memory that is laid out once, so a result holds until
+    the next call. Sums over inputs that are not contiguous may round as those of contiguous ones do.
 
     Args:
         function: of tensors alone; what it does must not depend on their values. What it closes over is read anew at
