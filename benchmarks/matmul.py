@@ -71,7 +71,7 @@ def matmul(options: Options) -> Iterator[Row]:
     """GFLOP per second of the stacked training step (forward and backward as torch.utils.flop_counter counts them; time
     includes loss and optimiser), against torch.bmm on one thread in the same run: the step's own matrix products,
     each at its size, and four products of 1,024 x 1,024 matrices. "Time in products" is the share of the step's time that
-    its own products alone would take.
+    its own products alone would take so; a step takes less than that where it does large ones by other means.
     """
     models, ensembles = (MODELS[1:2], (4,)) if options.quick else (MODELS, ENSEMBLES)
     large = operands(LARGE, options.device)

@@ -22,7 +22,7 @@ oneDNN has to put in order."""
 def suits(a: Float[Tensor, "batch m k"], b: Float[Tensor, "batch k n"]) -> bool:
     """Whether `products` takes less time than torch.bmm."""
     least = LARGE if a.stride(2) == 1 else 2 * LARGE
-    return a.dtype == torch.float32 and a[0].numel() * b.shape[2] >= least and half_used()
+    return a.dtype == torch.float32 and a.shape[1] * a.shape[2] * b.shape[2] >= least and half_used()
 
 
 @lru_cache
@@ -34,9 +34,10 @@ def half_used() -> bool:
     ):
         return False
     try:
-        return "AuthenticAMD" in platform.processor() + Path("/proc/cpuinfo").read_text()
+        processor = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return False
+        processor = platform.processor()
+    return "AuthenticAMD" in processor
 
 
 _library = torch.library.Library("headcount", "DEF")

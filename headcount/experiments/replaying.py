@@ -258,7 +258,7 @@ def _columns(place: Tensor, source: Tensor) -> list[tuple[Tensor, Tensor]]:
     numbers of 16 bytes: torch's loop takes longer to begin such a run than to copy it."""
     pair, wide = [place.squeeze(), source.squeeze()], 16 // place.element_size()
     short = pair[0].dim() > 1 and place.dtype == source.dtype and pair[0].shape[-1] in (wide, 2 * wide)
-    if not short or all(tensor.stride(-2) == tensor.shape[-1] for tensor in pair):
+    if not short or place.device.type != "cpu" or all(tensor.stride(-2) == tensor.shape[-1] for tensor in pair):
         return [(place, source)]
     steps = [step for tensor in pair for step in (*tensor.stride()[:-1], tensor.storage_offset())]
     if any(tensor.stride(-1) != 1 for tensor in pair) or any(step % wide for step in steps):

@@ -1,4 +1,4 @@
-"""Many models of one shape as one program: their parameters lie side by side in one tensor."""
+"""Many models of one shape as one program: their parameters lie side by side in blocks."""
 
 from __future__ import annotations
 
