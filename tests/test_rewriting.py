@@ -131,5 +131,12 @@ def test_a_product_of_tiny_matrices_is_a_sum_of_products():
     assert torch.allclose(rewriting.COMPILED_PARTS[aten.bmm.default](a, b), a @ b, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.bfloat16])
+def test_narrow_numbers_and_flags_are_left_alone(dtype):
+    x = drawn(4, 5).gt(0).to(dtype)
+    program = record(lambda x: (x * 1, x.sum(-1)), x)
+    assert all(torch.equal(ours, plain) for ours, plain in zip(program(x), (x * 1, x.sum(-1)), strict=True))
+
+
 def test_times_one_is_nothing():
     assert agree(lambda x: ((x * 1).exp(), x * 1.5), drawn(3)) == [aten.exp.out._op, aten.mul.out._op]

@@ -57,6 +57,7 @@ def recorded_gradients(
     rows = _split(len(inputs), recorded.size if inputs.device.type == "cpu" else 0)
     if len(rows) == 1:
         return _whole(made(whole, inputs, targets) if compiled else recorded, rows[0])
+    del recorded
     given = (*weights, inputs, targets)
     programs = {some.stop - some.start: made(part, *(tensor[some] for tensor in given)) for some in rows}
 

@@ -18,6 +18,9 @@ from headcount.experiments.products import products, suits
 
 aten = torch.ops.aten
 
+WIDE = (torch.float32, torch.float64)
+"""What is summed in its own precision; narrower numbers are not."""
+
 SHORT = 16
 """Numbers in a row below which a sum over rows takes longer than a product with ones."""
 
@@ -38,7 +41,7 @@ def _rows_lie_close(x: Tensor) -> bool:
 
 
 def _sum(x: Tensor, axes: list[int], keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    last = dtype is None and x.is_floating_point() and [*axes] in ([-1], [x.dim() - 1])
+    last = dtype is None and x.dtype in WIDE and [*axes] in ([-1], [x.dim() - 1])
     if not last or not 1 < x.shape[-1] < SHORT or not _rows_lie_close(x):
         return NotImplemented
     sums = _row_sums(x, 1.0)
@@ -48,7 +51,8 @@ def _sum(x: Tensor, axes: list[int], keepdim: bool = False, *, dtype: torch.dtyp
 def _layer_norm(
     x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if weight is not None or bias is not None or len(shape) > 1 or not x.is_contiguous() or not x.numel():
+    plain = weight is None and bias is None and len(shape) == 1 and x.dtype in WIDE
+    if not plain or not x.is_contiguous() or not x.numel():
         return NotImplemented
     mean = _row_sums(x, 1 / shape[0])
     centred = x - mean
@@ -76,7 +80,8 @@ def _written_out(a: Tensor, b: Tensor) -> Tensor:
 
 def _times(x: Tensor, factor: Any) -> Tensor:
     # vmap multiplies the bias of every linear map by one, and its gradient.
-    return aten.alias.default(x) if isinstance(factor, int) and factor == 1 else NotImplemented
+    one = isinstance(factor, int) and factor == 1 and x.dtype in WIDE
+    return aten.alias.default(x) if one else NotImplemented
 
 
 PARTS: dict[Any, Callable[..., Any]] = {
