@@ -142,6 +142,9 @@ def _progress() -> Iterator[api.Progress]:
             yield progress
     except KeyboardInterrupt:
         print("headcount: stopped; what was finished is stored, the same command resumes", file=sys.stderr)
+        # Nothing is left to hurry: while Python ends, one more signal would only change the exit code.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         raise SystemExit(128 + (received or [signal.SIGINT])[0]) from None
 
 
