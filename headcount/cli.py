@@ -142,9 +142,6 @@ def _progress() -> Iterator[api.Progress]:
             yield progress
     except KeyboardInterrupt:
         print("headcount: stopped; what was finished is stored, the same command resumes", file=sys.stderr)
-        # Nothing is left to hurry: while Python ends, one more signal would only change the exit code.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
         raise SystemExit(128 + (received or [signal.SIGINT])[0]) from None
 
 
@@ -164,9 +161,9 @@ def _stoppable(received: list[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        if not received:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        for number, handler in before.items():
+            # Nothing is left to hurry: while Python ends, one more signal would only change the exit code.
+            signal.signal(number, signal.SIG_IGN if received else handler)
 
 
 @contextlib.contextmanager
